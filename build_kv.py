@@ -70,5 +70,5 @@ class Sdist(sdist):
         for folder in ("tests", "fixtures", ".ci"):
             self.filelist.graft(folder)
         self.filelist.append("CHANGELOG.md")
-        self.filelist.global_exclude("*.py[cod]", "__pycache__")
+        self.filelist.global_exclude("*.py[cod]")
         super().make_distribution()
