@@ -37,13 +37,10 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<4sHHIIIII")
 _CRC = struct.Struct("<I")
-_TL_EFORMAT = 7
 
 
 def _refusal(rule: int, offset: int, why: str) -> EnvelopeError:
-    error = EnvelopeError(f"Envelope.parse: rule {rule}, offset {offset}: {why}", _TL_EFORMAT)
-    error.rule, error.offset = rule, offset
-    return error
+    return EnvelopeError(f"Envelope.parse: rule {rule}, offset {offset}: {why}", rule=rule, offset=offset)
 
 
 def _bytes_of(buffer: ReadableBuffer) -> npt.NDArray[np.uint8]:
