@@ -88,7 +88,7 @@ def test_golden_cases(case: dict[str, Any]) -> None:
 
 
 def test_payload_is_the_callers_buffer() -> None:
-    """The payload of several blocks is a read-only view: a change of the buffer is a change of the payload."""
+    """The payload of several blocks is a read-only view: it changes with the buffer."""
     buffer = bytearray.fromhex(GOLDEN[1]["hex"])
     e = Envelope.parse(buffer)
     assert np.shares_memory(e.payload, np.frombuffer(buffer, np.uint8))
@@ -231,7 +231,7 @@ def test_a_partial_block_may_stand_anywhere() -> None:
 
 
 def test_order_of_the_checks() -> None:
-    """What breaks several rules is refused by the first: size, magic, version, dtype, length, CRC, records."""
+    """What breaks several rules is refused by the first: size, magic, version, dtype, length, CRC."""
     refused(b"XXXX" + bytes(27), 1, 31)
     refused(b"XXXX" + bytes(28), 2, 0)
     refused(b"TLKV" + b"\2\0\2\0" + bytes(24), 3, 4)
@@ -256,7 +256,9 @@ def test_crafted_block_count_sizes_no_memory() -> None:
 
 def test_crafted_shape_does_not_wrap() -> None:
     """A size that is 32 modulo 2^64 is not 32."""
-    refused(bytes.fromhex("544c4b56010001000000004001000000fdffffff010000000100000077770755"), 1, 32, "implies")
+    refused(
+        bytes.fromhex("544c4b56010001000000004001000000fdffffff010000000100000077770755"), 1, 32, "implies"
+    )
 
 
 def test_shape_that_no_array_can_have() -> None:
@@ -280,7 +282,7 @@ def test_not_contiguous() -> None:
 
 @given(st.tuples(*[st.integers(0, 2)] * 5), st.binary(max_size=80))
 def test_any_bytes(fields: tuple[int, ...], tail: bytes) -> None:
-    """Whatever the bytes are, the answer is an Envelope of just these bytes or an EnvelopeError with its rule."""
+    """Whatever the bytes are, the answer is an Envelope of just these or an error with its rule."""
     for data in (tail, b"TLKV" + tail, sealed(header(*fields) + tail)):
         try:
             e = Envelope.parse(data)

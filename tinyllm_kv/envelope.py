@@ -53,7 +53,7 @@ def _bytes_of(buffer: ReadableBuffer) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """An envelope's header, block names and payload; `Envelope.parse` makes one."""
+    """An envelope's header, block names and payload; :meth:`parse` makes one."""
 
     version: int
     dtype: int
@@ -70,30 +70,33 @@ class Envelope:
     n_tokens: npt.NDArray[np.uint32] = field(repr=False)
     """uint32 [n_blocks], how many positions of a block hold data; copied, in native byte order."""
     payload: npt.NDArray[np.float16] = field(repr=False)
-    """float16 [n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim], little-endian, read-only, in the
-    caller's buffer: whatever changes that changes this. It need not be aligned."""
+    """float16 [n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim], little-endian, unaligned,
+    read-only, in the caller's buffer: whatever changes that changes this."""
 
     @classmethod
     def parse(cls, buffer: ReadableBuffer) -> Envelope:
         """Read and validate an envelope; its payload stays where it is.
 
-        The checks run in the order of a pool's import, but for the shape (rule 4), which only a pool can judge:
-        at least 32 bytes (rule 1) and the magic (2), version and dtype (3), the length that the header implies (1),
-        the CRC (2), and every record's n_tokens (5). No memory is sized by a field before the length has shown
-        that the buffer holds what the field promises.
+        The checks run in the order of a pool's import, but for the shape (rule 4), which only a pool can
+        judge: at least 32 bytes (rule 1) and the magic (2), version and dtype (3), the length that the
+        header implies (1), the CRC (2), every record's n_tokens (5). No memory is sized by a field before
+        the length has shown that the buffer holds what the field promises.
 
         Args:
-            buffer: The whole envelope and nothing else: any contiguous buffer, of any item size and alignment.
+            buffer: the whole envelope and nothing else: any contiguous buffer, whatever its items and its
+                alignment are.
 
         Raises:
-            EnvelopeError: A rule is broken. `.rule` is its number, `.offset` the byte at which it is broken (for a
-                wrong length the end of the buffer), and the text gives both and the values.
-            TypeError: Not a buffer.
-            ValueError: Not a contiguous one.
+            EnvelopeError: a rule is broken. ``rule`` is its number and ``offset`` the byte at which it is
+                broken (for a wrong length, the end of the buffer); the text gives both, and the values.
+            TypeError: not a buffer.
+            ValueError: not a contiguous one.
         """
         data = _bytes_of(buffer)
         if data.size < _HEADER.size + _CRC.size:
-            raise _refusal(1, data.size, f"{data.size} bytes, an envelope has at least {_HEADER.size + _CRC.size}")
+            raise _refusal(
+                1, data.size, f"{data.size} bytes, an envelope has at least {_HEADER.size + _CRC.size}"
+            )
         magic, version, dtype, n, *shape = _HEADER.unpack_from(data.data)
         if magic != b"TLKV":
             raise _refusal(2, 0, f"the magic is {magic!r}, not b'TLKV'")
@@ -128,4 +131,6 @@ class Envelope:
             expected = f"{block_tokens}" if hashes[i] else f"1 .. {block_tokens}"
             offset = _HEADER.size + i * record_bytes + 8
             raise _refusal(5, offset, f"block {i} has n_tokens {n_tokens[i]}{name}, expected {expected}")
-        return cls(version, dtype, n, block_tokens, n_layers, n_kv_heads, head_dim, crc, hashes, n_tokens, payload)
+        return cls(
+            version, dtype, n, block_tokens, n_layers, n_kv_heads, head_dim, crc, hashes, n_tokens, payload
+        )

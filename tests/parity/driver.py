@@ -53,7 +53,9 @@ def read_case(line: str) -> dict[str, Any]:
             raise BadCase(f"{key}: a list of integers in 0 .. {most} expected")
     expected = len(case["tokens"]) * case["L"] * 2 * case["H"] * case["D"]
     if len(case["values"]) != expected:
-        raise BadCase(f"values: {expected} expected for {len(case['tokens'])} tokens, found {len(case['values'])}")
+        raise BadCase(
+            f"values: {expected} expected for {len(case['tokens'])} tokens, found {len(case['values'])}"
+        )
     return case
 
 

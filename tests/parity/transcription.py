@@ -128,7 +128,14 @@ def cases():
         case("exactly_one_block_of_16", 16, 1, 1, 4, numbers(4, 16, 16)),
         case("blocks_of_16_with_a_tail", 16, 2, 2, 4, numbers(5, 37, 18)),
         case("same_tokens_in_every_block", 3, 1, 3, 1, [9, 9, 9] * 3 + [9, 9]),
-        case("token_ids_of_every_width", 4, 1, 1, 2, [0, 255, 256, 65535, 65536, 2**24, 2**31, 2**32 - 1, 2**32 - 1]),
+        case(
+            "token_ids_of_every_width",
+            4,
+            1,
+            1,
+            2,
+            [0, 255, 256, 65535, 65536, 2**24, 2**31, 2**32 - 1, 2**32 - 1],
+        ),
         case("unusual_f16_patterns", 2, 1, 2, 3, [0, 0, 0], UNUSUAL * 3),
         case("wide_ids_seven_a_block", 7, 2, 1, 2, numbers(6, 20, 32)),
     ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from _typeshed import ReadableBuffer
 
-_CHUNK = 1 << 20  # elements looked at together: what bounds the memory taken
+_CHUNK = 1 << 16  # values looked at together: bounds the memory that a block takes
 
 _DESCRIPTION = """\
 Show each envelope's header, a line for each block, and whether its checksum is right.
@@ -128,7 +128,7 @@ def _difference(envelope: Envelope, tokens: list[int], parent: int) -> str | Non
     """Say in which block an envelope is not that of these tokens; None when it is."""
     B = envelope.block_tokens
     names = block_hashes(tokens, B, parent).tolist() if B else []
-    for i, (name, n) in enumerate(zip(envelope.hashes, envelope.n_tokens)):
+    for i, (name, n) in enumerate(zip(envelope.hashes, envelope.n_tokens, strict=True)):
         left = min(B, max(0, len(tokens) - i * B))
         expected = names[i] if i < len(names) else 0
         if n != left:
@@ -136,7 +136,11 @@ def _difference(envelope: Envelope, tokens: list[int], parent: int) -> str | Non
         if name != expected:
             return f"block {i} has {_name(int(name))}, its tokens give {_name(expected)}"
     missing = len(tokens) - envelope.n_blocks * B
-    return f"block {envelope.n_blocks} is missing, the tokens given leave {missing} for it" if missing > 0 else None
+    return (
+        f"block {envelope.n_blocks} is missing, the tokens given leave {missing} for it"
+        if missing > 0
+        else None
+    )
 
 
 def _name(value: int) -> str:
@@ -145,7 +149,7 @@ def _name(value: int) -> str:
 
 def _blocks(envelope: Envelope) -> Iterator[dict[str, Any]]:
     """Yield what there is to say about each block, looking at one after another."""
-    for i, (name, n) in enumerate(zip(envelope.hashes, envelope.n_tokens)):
+    for i, (name, n) in enumerate(zip(envelope.hashes, envelope.n_tokens, strict=True)):
         yield {
             "index": i,
             "hash": f"0x{name:016X}" if name else None,
@@ -157,12 +161,15 @@ def _blocks(envelope: Envelope) -> Iterator[dict[str, Any]]:
 def _summary(values: npt.NDArray[np.float16]) -> dict[str, Any]:
     """Return the extremes of the finite values (None without any), and how many others there are.
 
-    In integers, many times as fast as in float16: without its sign bit a pattern is above 0x7C00 for a NaN and 0x7C00
-    for an infinity, and patterns whose other bits are inverted below zero are in the order of their values.
+    In integers, many times as fast as in float16: without its sign bit the pattern of a NaN is above
+    0x7C00 and that of an infinity is 0x7C00; with the other bits inverted below zero, patterns are in
+    the order of their values.
     """
     extremes: list[int] = []
     nan = inf = 0
-    for chunk in np.nditer(values.view("<i2"), ["external_loop", "buffered", "zerosize_ok"], buffersize=_CHUNK):
+    for chunk in np.nditer(
+        values.view("<i2"), ["external_loop", "buffered", "zerosize_ok"], buffersize=_CHUNK
+    ):
         bits = np.asarray(chunk)
         unsigned = bits & 0x7FFF
         nan += int(np.count_nonzero(unsigned > 0x7C00))
@@ -191,17 +198,19 @@ def _as_json(path: str, envelope: Envelope) -> dict[str, Any]:
     }
 
 
-def _print(path: str, envelope: Envelope) -> None:
-    e = envelope
+_ROW = "{:>8}  {:18}  {:>11}  {:>11}  {:>11}  {:>6}  {:>6}"
+
+
+def _print(path: str, e: Envelope) -> None:
     print(path)
     print(f"format    version {e.version}, dtype {e.dtype} (float16)")
-    print(f"shape     n_layers {e.n_layers}, n_kv_heads {e.n_kv_heads}, block_tokens {e.block_tokens}, ", end="")
-    print(f"head_dim {e.head_dim}")
+    shape = ("n_layers", "n_kv_heads", "block_tokens", "head_dim")
+    print("shape     " + ", ".join(f"{key} {getattr(e, key)}" for key in shape))
     print(f"holds     n_blocks {e.n_blocks}, {int(e.n_tokens.sum(dtype=np.uint64))} tokens")
     if e.n_blocks:
-        print(f"{'block':>8}  {'hash':18}  {'tokens':>11}  {'smallest':>11}  {'largest':>11}  {'NaN':>6}  {'inf':>6}")
+        print(_ROW.format("block", "hash", "tokens", "smallest", "largest", "NaN", "inf"))
     for b in _blocks(e):
         low, high = ("-" if b[key] is None else f"{b[key]:.6g}" for key in ("smallest", "largest"))
         tokens = f"{b['n_tokens']} of {e.block_tokens}"
-        print(f"{b['index']:>8}  {b['hash'] or '-':18}  {tokens:>11}  {low:>11}  {high:>11}  {b['nan']:>6}  {b['inf']:>6}")
+        print(_ROW.format(b["index"], b["hash"] or "-", tokens, low, high, b["nan"], b["inf"]))
     print(f"checksum  CRC-32C 0x{e.crc:08X}, right")
