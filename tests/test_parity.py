@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from parity import driver, transcription
-from pytest_tinyllm_kv import SANITIZE, CBuild, clean_environment
+from tinyllm_kv.pytest_plugin import SANITIZE, CBuild, clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PARITY = ROOT / "tests/parity"
