@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pytest_tinyllm_kv import SANITIZE, CBuild, CProgram, temporary_folder
+from tinyllm_kv.pytest_plugin import SANITIZE, CBuild, CProgram, temporary_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 C_FLAGS = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from c_cases import ROOT, c_build, case_names
-from pytest_tinyllm_kv import execute
+from tinyllm_kv.pytest_plugin import execute
 
 C_FILES = sorted((ROOT / "tests/c").glob("test_*.c"))
 

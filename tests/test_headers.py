@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pytest_tinyllm_kv import execute
+from tinyllm_kv.pytest_plugin import execute
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "include"

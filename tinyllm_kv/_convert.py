@@ -1,0 +1,85 @@
+"""Integers and arrays of integers, converted and checked, never reinterpreted."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+UINT32 = np.dtype(np.uint32)
+UINT64 = np.dtype(np.uint64)
+UINT32_MAX = 2**32 - 1
+UINT64_MAX = 2**64 - 1
+_INT64_MAX = 2**63 - 1
+
+
+def integer(value: Any, least: int, most: int, name: str, error: type[Exception] = OverflowError) -> int:
+    """Return ``value`` as an int within ``least`` … ``most``; ``error`` otherwise.
+
+    Raises:
+        TypeError: it is no integer.
+    """
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {value!r} is not an integer") from None
+    if not least <= number <= most:
+        raise error(f"{name}: {number} is not in {least} … {most}")
+    return number
+
+
+def block_id(value: Any) -> int:
+    """Return ``value`` as an int that C can take and refuse: what is absurd stays out of range."""
+    number = index(value)
+    return number if -1 <= number <= _INT64_MAX else -1 if number < 0 else _INT64_MAX
+
+
+def integers(
+    values: ArrayLike, dtype: np.dtype[Any], name: str, error: type[Exception] = OverflowError
+) -> NDArray[Any]:
+    """Return ``values`` as a contiguous one-dimensional array of an unsigned ``dtype``.
+
+    An array that is one already comes back as itself.
+
+    Raises:
+        TypeError: an element is no integer.
+        ValueError: more than one dimension.
+        error: an element is out of the range of ``dtype``.
+    """
+    if type(values) is np.ndarray and values.dtype is dtype and values.ndim == 1 and values.flags.c_contiguous:
+        return values
+    try:
+        array = np.asarray(values)
+    except OverflowError:  # an int beyond 64 bits, in some versions of NumPy
+        array = np.empty(0, object)
+    except ValueError as ragged:
+        raise ValueError(f"{name}: {ragged}") from None
+    exact = array.dtype.kind in "iu"
+    if not exact and not isinstance(values, np.ndarray) and array.dtype.kind in "fO" and np.ndim(array) <= 1:
+        return _from_objects(values, dtype, name, error)
+    if not exact and array.size:
+        raise TypeError(f"{name}: integers expected, not {array.dtype}")
+    if array.ndim > 1:
+        raise ValueError(f"{name}: one dimension expected, not {array.ndim}")
+    if exact and array.size and not np.can_cast(array.dtype, dtype):
+        _check_range(int(array.min()), int(array.max()), dtype, name, error)
+    return np.ascontiguousarray(array.reshape(-1), dtype)
+
+
+def _from_objects(values: Any, dtype: np.dtype[Any], name: str, error: type[Exception]) -> NDArray[Any]:
+    """Convert a sequence that NumPy has no integer type for: mixed signs above 2^63, floats."""
+    try:
+        numbers = [index(value) for value in values]
+    except TypeError:
+        raise TypeError(f"{name}: integers expected") from None
+    if numbers:
+        _check_range(min(numbers), max(numbers), dtype, name, error)
+    return np.array(numbers, dtype)
+
+
+def _check_range(least: int, most: int, dtype: np.dtype[Any], name: str, error: type[Exception]) -> None:
+    limit = int(np.iinfo(dtype).max)
+    if least < 0 or most > limit:
+        raise error(f"{name}: {least if least < 0 else most} is not in 0 … {limit}")

@@ -1,0 +1,519 @@
+"""The pool: fixed-size KV blocks that sequences share, in one slab of C memory."""
+
+from __future__ import annotations
+
+from operator import index
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import _binding
+from ._binding import NOT_FOUND, lib, readable, refuse, refuse_look, u8, u32, u64, writable
+from ._convert import UINT32, UINT32_MAX, UINT64, UINT64_MAX, block_id, integer, integers
+from .errors import BlockIndexError, InvalidArgument, OutOfBlocks
+
+_STATES = ("free", "used", "cached")
+_INT64_MAX = 2**63 - 1
+
+
+class Stats(NamedTuple):
+    """The blocks of a pool by state, and its evictions since it was made, as of one moment."""
+
+    free: int
+    used: int
+    cached: int
+    evictions: int
+
+
+class Config(NamedTuple):
+    """The shape of a pool: ``tl_kv_cfg`` of the C header."""
+
+    n_blocks: int
+    block_tokens: int
+    n_layers: int
+    n_kv_heads: int
+    head_dim: int
+    dtype: int = 1
+    format: int = 1
+
+
+class Pool:
+    """A pool of fixed-size KV blocks in one slab.
+
+    A block holds the keys and values of ``block_tokens`` positions in every layer. It is
+    free, used (held by one or more sequences) or cached (held by nobody, but findable under
+    the hash of its tokens until its room is needed).
+
+    Calls serialize themselves: a pool may be used from any number of threads. What a call
+    refuses it has not begun: counts, contents and eviction order are what they were.
+
+    Views (:meth:`k`, :meth:`v`, :meth:`block`, :attr:`slab`) share the pool's memory and
+    keep it alive, whatever becomes of the pool. A view means something only while its block
+    is held: after that the same bytes are another's. Copy (``view.copy()``) what must last.
+
+    Args:
+        n_blocks: blocks in the pool.
+        block_tokens: token positions of a block.
+        n_layers, n_kv_heads, head_dim: the shape of the keys of one position.
+
+    Raises:
+        InvalidArgument: a dimension is not in 1 … 2^32-1, or the size is beyond any memory.
+        OutOfMemory: there is no memory for the slab.
+        TypeError: a dimension is no integer.
+    """
+
+    _handle: object = None
+
+    def __init__(
+        self, n_blocks: int, block_tokens: int = 16, *, n_layers: int, n_kv_heads: int, head_dim: int
+    ) -> None:
+        given = {
+            "n_blocks": n_blocks,
+            "block_tokens": block_tokens,
+            "n_layers": n_layers,
+            "n_kv_heads": n_kv_heads,
+            "head_dim": head_dim,
+        }
+        shape = [integer(value, 1, UINT32_MAX, f"Pool: {name}", InvalidArgument) for name, value in given.items()]
+        self.cfg = Config(*shape)
+        self._handle, slab, self.block_bytes = _binding.create(*shape)
+        fixed = slab.view()
+        fixed.flags.writeable = False
+        #: the slab, writable and read-only; None once closed
+        self._slabs: tuple[NDArray[np.float16], NDArray[np.float16]] | None = (slab, fixed)
+
+    # ---- life ------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the slab; views keep it alive for as long as they live. Closing twice is fine."""
+        if self._handle is not None:
+            lib.tl_kvx_close(self._handle)  # first invalid, then gone: a call that runs ends before
+            self._slabs = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called; then every other call raises ValueError."""
+        return self._slabs is None
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a Pool owns memory of its own and cannot be copied or pickled")
+
+    def __len__(self) -> int:
+        return self.cfg.n_blocks
+
+    def __repr__(self) -> str:
+        c = self.cfg
+        shape = (
+            f"{c.n_blocks} blocks of {c.block_tokens} tokens, n_layers={c.n_layers}, "
+            f"n_kv_heads={c.n_kv_heads}, head_dim={c.head_dim}"
+        )
+        try:
+            s = self.stats()
+        except ValueError:
+            return f"<Pool: {shape}; closed>"
+        return f"<Pool: {shape}; free {s.free}, used {s.used}, cached {s.cached}>"
+
+    # ---- holding blocks --------------------------------------------------
+
+    def alloc(self, n: int = 1) -> NDArray[np.uint32]:
+        """Take ``n`` blocks, all or nothing: free ones first, then the least recently used cached ones.
+
+        Returns:
+            uint32 ``[n]``, in the order taken. Each has one holder, fill 0 and unspecified contents.
+
+        Raises:
+            OutOfBlocks: fewer than ``n`` are free or cached.
+            InvalidArgument: ``n`` is negative.
+        """
+        count = block_id(n)
+        ids = np.empty(count if 0 <= count <= self.cfg.n_blocks else 0, np.uint32)
+        answer = lib.tl_kvx_alloc(self._handle, count, u32(ids))
+        if answer < 0:
+            refuse(answer)
+        return ids
+
+    def ref(self, ids: ArrayLike) -> None:
+        """Add a holder to a block, or to each of an array of blocks, all or nothing.
+
+        Raises:
+            InvalidArgument: nobody holds one of them, or it is out of range.
+        """
+        if isinstance(ids, (int, np.integer)):
+            answer = lib.tl_kvx_ref(self._handle, block_id(ids))
+        else:
+            array = _ids(ids, "ref")
+            answer = lib.tl_kvx_ref_many(self._handle, u32(array), len(array))
+        if answer < 0:
+            refuse(answer)
+
+    def unref(self, ids: ArrayLike) -> None:
+        """Drop a holder of a block, or of each of an array of blocks, all or nothing.
+
+        With its last holder a registered block becomes cached, any other free. Of an array
+        the last is let go first, so that a prefix chain loses its tail before its head.
+
+        Raises:
+            InvalidArgument: a block has fewer holders than the call drops, or is out of range.
+        """
+        if isinstance(ids, (int, np.integer)):
+            answer = lib.tl_kvx_unref(self._handle, block_id(ids))
+        else:
+            array = _ids(ids, "unref")
+            answer = lib.tl_kvx_unref_many(self._handle, u32(array), len(array))
+        if answer < 0:
+            refuse(answer)
+
+    def cow(self, id: int) -> int:
+        """Return the block to write to instead of ``id`` (copy on write).
+
+        A block with one holder is its own answer. Of a shared one the caller's share moves to
+        a fresh copy (contents and fill). A registered block's contents are published: with
+        one holder it comes back as itself and stays read-only.
+
+        Raises:
+            InvalidArgument: nobody holds the block, or it is out of range.
+            OutOfBlocks: a copy is needed and no block is free or cached.
+        """
+        answer: int = lib.tl_kvx_cow(self._handle, block_id(id))
+        if answer < 0:
+            refuse(answer)
+        return answer
+
+    def fill(self, id: int) -> int:
+        """Return how many positions of a block hold data, 0 for a free one.
+
+        Raises:
+            BlockIndexError: the block is out of range.
+        """
+        answer: int = lib.tl_kvx_fill(self._handle, block_id(id))
+        if answer < 0:
+            refuse_look(answer)
+        return answer
+
+    def set_fill(self, ids: ArrayLike, n: int) -> None:
+        """State that the first ``n`` positions of a block, or of each of an array, hold data.
+
+        Raises:
+            InvalidArgument: nobody holds a block, it is registered or out of range, or ``n``
+                is not in 0 … ``block_tokens``; then none is changed.
+        """
+        count = block_id(n)
+        if isinstance(ids, (int, np.integer)):
+            answer = lib.tl_kvx_set_fill(self._handle, block_id(ids), count)
+        else:
+            array = _ids(ids, "set_fill")
+            answer = lib.tl_kvx_set_fill_many(self._handle, u32(array), len(array), count)
+        if answer < 0:
+            refuse(answer)
+
+    def evict(self, n: int | None = None) -> int:
+        """Drop the ``n`` oldest cached blocks (all of them by default) to free, for a change of weights.
+
+        Returns:
+            how many were dropped; each counts as an eviction.
+
+        Raises:
+            InvalidArgument: ``n`` is negative.
+        """
+        answer: int = lib.tl_kvx_evict(self._handle, _INT64_MAX if n is None else block_id(n))
+        if answer < 0:
+            refuse(answer)
+        return answer
+
+    # ---- the prefix cache ------------------------------------------------
+
+    def register(self, id: int, hash: int) -> bool:
+        """Publish a full block under a hash, so that lookups find it.
+
+        Returns:
+            ``True``, or ``False`` when another block holds the hash already.
+
+        Raises:
+            InvalidArgument: nobody holds the block, it is not full, it is registered under
+                another hash, it is out of range, or ``hash`` is 0.
+            OverflowError: ``hash`` is not in 0 … 2^64-1.
+        """
+        answer = lib.tl_kvx_register(self._handle, block_id(id), _hash(hash, "register"))
+        if answer < 0:
+            refuse(answer)
+        return bool(answer)
+
+    def register_many(self, ids: ArrayLike, hashes: ArrayLike) -> int:
+        """Publish blocks under their hashes, one each.
+
+        Returns:
+            how many were newly registered. A hash that another block holds is skipped; a
+            block that is registered under its hash already counts 0.
+
+        Raises:
+            InvalidArgument: as :meth:`register`, or the lengths differ; then none is registered.
+            OverflowError: a hash is not in 0 … 2^64-1.
+        """
+        blocks, names = _ids(ids, "register_many"), _hashes(hashes, "register_many")
+        if len(blocks) != len(names):
+            raise InvalidArgument(f"Pool.register_many: {len(blocks)} blocks and {len(names)} hashes")
+        answer: int = lib.tl_kvx_register_many(self._handle, u32(blocks), u64(names), len(blocks))
+        if answer < 0:
+            refuse(answer)
+        return answer
+
+    def lookup(self, hash: int) -> int | None:
+        """Find the block registered under a hash and hold it.
+
+        Returns:
+            the block's id (0 is one), or ``None``.
+
+        Raises:
+            OverflowError: ``hash`` is not in 0 … 2^64-1.
+        """
+        answer: int = lib.tl_kvx_lookup(self._handle, _hash(hash, "lookup"))
+        if answer >= 0:
+            return answer
+        return None if answer == NOT_FOUND else refuse(answer)
+
+    def match_prefix(self, hashes: ArrayLike) -> NDArray[np.uint32]:
+        """Find the longest run of registered blocks from the start of ``hashes`` and hold each.
+
+        Returns:
+            uint32 ``[length of the run]``. Nothing after the first miss is held.
+
+        Raises:
+            OverflowError: a hash is not in 0 … 2^64-1.
+        """
+        names = _hashes(hashes, "match_prefix")
+        ids = np.empty(len(names), np.uint32)
+        answer = lib.tl_kvx_match(self._handle, u64(names), len(names), u32(ids))
+        if answer < 0:
+            refuse(answer)
+        return ids[:answer]
+
+    def acquire(self, hashes: ArrayLike, n: int) -> tuple[NDArray[np.uint32], int]:
+        """Admit a sequence of ``n`` blocks in one step: hold its cached prefix, allocate the rest.
+
+        Args:
+            hashes: of the sequence's full blocks, in order.
+            n: blocks in all. A run of hits longer than that is cut.
+
+        Returns:
+            uint32 ``[n]``, the hits first, and the number of hits.
+
+        Raises:
+            OutOfBlocks: the rest is more than are free or cached beside the hits. No reference
+                is held then, and eviction order is what it was.
+            InvalidArgument: ``n`` is negative.
+            OverflowError: a hash is not in 0 … 2^64-1.
+        """
+        names, count = _hashes(hashes, "acquire"), block_id(n)
+        ids = np.empty(max(0, min(count, self.cfg.n_blocks + len(names))), np.uint32)
+        hits: int = lib.tl_kvx_acquire(self._handle, u64(names), len(names), count, u32(ids))
+        if hits < 0:
+            refuse(hits)
+        return ids, hits
+
+    def count_prefix(self, hashes: ArrayLike) -> int:
+        """Return the length of the run :meth:`match_prefix` would find, holding and moving nothing."""
+        names = _hashes(hashes, "count_prefix")
+        answer: int = lib.tl_kvx_count_prefix(self._handle, u64(names), len(names))
+        if answer < 0:
+            refuse(answer)
+        return answer
+
+    def holds(self, hash: int) -> bool:
+        """Return whether a block is registered under a hash, holding and moving nothing."""
+        answer = lib.tl_kvx_holds(self._handle, _hash(hash, "holds"))
+        if answer < 0:
+            refuse(answer)
+        return bool(answer)
+
+    # ---- looking ---------------------------------------------------------
+
+    def refcount(self, id: int) -> int:
+        """Return how many hold a block. Raises :class:`BlockIndexError` out of range."""
+        answer: int = lib.tl_kvx_refcount(self._handle, block_id(id))
+        if answer < 0:
+            refuse_look(answer)
+        return answer
+
+    def registered_hash(self, id: int) -> int:
+        """Return the hash a block is registered under, 0 for none. Raises :class:`BlockIndexError` out of range."""
+        return _binding.registered_hash(self._handle, block_id(id))
+
+    def state(self, id: int) -> str:
+        """Return ``"free"``, ``"used"`` or ``"cached"``. Raises :class:`BlockIndexError` out of range."""
+        answer = lib.tl_kvx_state(self._handle, block_id(id))
+        if answer < 0:
+            refuse_look(answer)
+        return _STATES[answer]
+
+    def stats(self) -> Stats:
+        """Return the counts of this moment."""
+        return Stats(*_binding.stats(self._handle))
+
+    def map(self) -> str:
+        """Draw the pool: a cell a block, ``.`` free, ``#`` used, ``o`` cached; 64 to a line, 32 lines at most.
+
+        Of a larger pool a cell stands for several blocks and shows the busiest.
+        """
+        states = np.empty(self.cfg.n_blocks, np.uint8)
+        answer = lib.tl_kvx_states(self._handle, u8(states))
+        if answer < 0:
+            refuse(answer)
+        a_cell = -(-len(states) // (64 * 32))
+        busy = np.array([0, 2, 1], np.uint8)[states]  # used above cached above free
+        cells = np.maximum.reduceat(busy, np.arange(0, len(busy), a_cell))
+        drawn = np.frombuffer(b".o#", np.uint8)[cells].tobytes().decode()
+        s = np.bincount(states, minlength=3)
+        scale = "" if a_cell == 1 else f", {a_cell} blocks a cell"
+        legend = f". free {s[0]}  # used {s[1]}  o cached {s[2]}{scale}"
+        return "\n".join([*(drawn[i : i + 64] for i in range(0, len(drawn), 64)), legend])
+
+    # ---- views -----------------------------------------------------------
+
+    def _view(self, id: int, *place: int) -> NDArray[np.float16]:
+        """Return the slab at a block and a place in it, writable if the block is its holder's own."""
+        block, slabs = block_id(id), self._slabs
+        answer = lib.tl_kvx_writable(self._handle, block)
+        if answer < 0 or slabs is None:
+            refuse_look(answer)
+        view: NDArray[np.float16] = slabs[0 if answer else 1][(block, *place)]
+        return view
+
+    def _layer(self, layer: int) -> int:
+        number = index(layer)
+        if not 0 <= number < self.cfg.n_layers:
+            raise BlockIndexError(f"Pool: layer {number} is out of range: a block has {self.cfg.n_layers}")
+        return number
+
+    def k(self, id: int, layer: int) -> NDArray[np.float16]:
+        """Return the keys of one layer of a block, in place.
+
+        Returns:
+            float16 ``[n_kv_heads, block_tokens, head_dim]``, writable if the block has exactly
+            one holder and is not registered.
+
+        Raises:
+            BlockIndexError: the block or the layer is out of range.
+        """
+        return self._view(id, self._layer(layer), 0)
+
+    def v(self, id: int, layer: int) -> NDArray[np.float16]:
+        """Return the values of one layer of a block, in place; shape and errors as for :meth:`k`."""
+        return self._view(id, self._layer(layer), 1)
+
+    def block(self, id: int) -> NDArray[np.float16]:
+        """Return a whole block, in place.
+
+        Returns:
+            float16 ``[n_layers, 2, n_kv_heads, block_tokens, head_dim]`` (2: keys, values),
+            writable as :meth:`k` says.
+
+        Raises:
+            BlockIndexError: the block is out of range.
+        """
+        return self._view(id)
+
+    @property
+    def slab(self) -> NDArray[np.float16]:
+        """The whole pool in place, for kernels and for indexing by block table; always writable.
+
+        float16 ``[n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim]``. Nothing stops a
+        write to a shared or registered block here: hold the block, and :meth:`cow` it first.
+        """
+        slabs = self._slabs
+        if slabs is None:
+            raise ValueError("Pool.slab: the pool is closed")
+        return slabs[0][:]
+
+    # ---- envelopes -------------------------------------------------------
+
+    def export_bytes(self, n: int) -> int:
+        """Return the bytes of an envelope of ``n`` blocks.
+
+        Raises:
+            InvalidArgument: ``n`` is negative or the size is beyond 63 bits.
+        """
+        answer: int = lib.tl_kvx_export_bytes(self._handle, block_id(n))
+        if answer < 0:
+            refuse(answer)
+        return answer
+
+    def export(self, ids: ArrayLike) -> bytes:
+        """Write blocks, in the order of ``ids``, as an envelope for another pool.
+
+        Raises:
+            InvalidArgument: nobody holds a block, it is empty (fill 0), or it is out of range.
+        """
+        blocks = _ids(ids, "export")
+        envelope = bytes(self.export_bytes(len(blocks)))
+        # Nobody has seen these bytes yet, so that writing to them is safe; a copy would cost
+        # as much as the export.
+        answer = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), readable(envelope), len(envelope))
+        if answer < 0:
+            refuse(answer)
+        return envelope
+
+    def export_into(self, ids: ArrayLike, buffer: Any) -> int:
+        """Write the envelope of :meth:`export` to the start of a writable contiguous buffer.
+
+        Returns:
+            the bytes written.
+
+        Raises:
+            OutOfBlocks: the buffer is too small; the text gives the size needed.
+            InvalidArgument: as for :meth:`export`, or the buffer overlaps the pool.
+            TypeError, ValueError, BufferError: no writable contiguous buffer.
+        """
+        blocks, out = _ids(ids, "export_into"), writable(buffer)
+        answer: int = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), out, len(out))
+        if answer < 0:
+            refuse(answer)
+        return answer
+
+    def import_(self, buffer: Any) -> NDArray[np.uint32]:
+        """Take the blocks of an envelope into the pool, held, filled, and registered under their hashes.
+
+        A block whose hash is held already stays a private copy.
+
+        Args:
+            buffer: the envelope, any contiguous buffer of its exact length.
+
+        Returns:
+            uint32 ``[blocks of the envelope]``, in its order.
+
+        Raises:
+            EnvelopeError: the bytes are no valid envelope.
+            ShapeError: its dimensions are not the pool's.
+            OutOfBlocks: fewer blocks are free or cached than it has.
+        """
+        data = readable(buffer)
+        most = max(0, len(data) - 32) // (12 + self.block_bytes)  # whole records: no header is believed
+        ids = np.empty(min(most, self.cfg.n_blocks), np.uint32)
+        answer = lib.tl_kvx_import(self._handle, data, len(data), u32(ids))
+        if answer < 0:
+            refuse(answer)
+        return ids[:answer]
+
+
+def _ids(values: ArrayLike, call: str) -> NDArray[np.uint32]:
+    return integers(values, UINT32, f"Pool.{call}: ids", InvalidArgument)
+
+
+def _hashes(values: ArrayLike, call: str) -> NDArray[np.uint64]:
+    return integers(values, UINT64, f"Pool.{call}: hashes")
+
+
+def _hash(value: int, call: str) -> int:
+    return integer(value, 0, UINT64_MAX, f"Pool.{call}: hash")
