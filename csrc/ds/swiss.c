@@ -99,7 +99,7 @@ static void fill_slot(tl_map *m, size_t i, uint64_t hash, slot s)
 
 /* ---- sizes --------------------------------------------------------------- */
 
-#define CAP_MAX ((SIZE_MAX / 2 + 1) / 32) /* a power of two; cap * 17 bytes fit */
+#define CAP_MAX ((SIZE_MAX / 2 + 1) / 16) /* the last power of two whose 17 bytes a slot fit */
 
 /* The least capacity for n keys, by (1); 0 when there is none. */
 static size_t cap_for(size_t n)
