@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cffi import FFI
+from cffi import FFI
+
+try:
+    from setuptools import Extension
+    from setuptools.command.build_ext import build_ext
+    from setuptools.command.sdist import sdist
+except ModuleNotFoundError:  # there only where something is built; the declarations need no setuptools
+    build_ext = sdist = object
 
 ROOT = Path(__file__).resolve().parent
 
@@ -41,29 +46,29 @@ def cdef() -> str:
 
 def builder() -> FFI:
     """Return the FFI builder of ``tinyllm_kv._kv``."""
-    from cffi import FFI
-
     ffi = FFI()
     ffi.cdef(cdef())
     ffi.set_source("tinyllm_kv._kv", '#include "tinyllm.h"\n#include "kv_ext.h"\n', py_limited_api=True)
     return ffi
 
 
-def __getattr__(name: str) -> type:
-    """Make :class:`BuildExt` on demand: only a build has setuptools."""
-    if name != "BuildExt":
-        raise AttributeError(name)
-    from setuptools import Extension
-    from setuptools.command.build_ext import build_ext
+class BuildExt(build_ext):
+    """``build_ext`` that lets cffi write its C unit into the build folder first."""
 
-    class BuildExt(build_ext):
-        """``build_ext`` that lets cffi write its C unit into the build folder first."""
+    def build_extension(self, ext: Extension) -> None:
+        generated = Path(self.build_temp) / "tinyllm_kv._kv.c"
+        generated.parent.mkdir(parents=True, exist_ok=True)
+        builder().emit_c_code(str(generated))
+        ext.sources = [*ext.sources, str(generated)]
+        super().build_extension(ext)
 
-        def build_extension(self, ext: Extension) -> None:
-            generated = Path(self.build_temp) / "tinyllm_kv._kv.c"
-            generated.parent.mkdir(parents=True, exist_ok=True)
-            builder().emit_c_code(str(generated))
-            ext.sources = [*ext.sources, str(generated)]
-            super().build_extension(ext)
 
-    return BuildExt
+class Sdist(sdist):
+    """``sdist`` with all that is needed to run the tests."""
+
+    def make_distribution(self) -> None:
+        for folder in ("tests", "fixtures", ".ci"):
+            self.filelist.graft(folder)
+        self.filelist.append("CHANGELOG.md")
+        self.filelist.global_exclude("*.py[cod]")
+        super().make_distribution()

@@ -6,6 +6,7 @@ and moved between engines as checksummed envelopes.
 """
 
 from ._version import __version__
+from .envelope import Envelope
 from .errors import (
     BlockIndexError,
     EnvelopeError,
@@ -16,13 +17,14 @@ from .errors import (
     ShapeError,
     Unsupported,
 )
-from .hashing import block_hash, block_hashes, crc32c
+from .hashing import block_hash, block_hashes, crc32c, namespace
 from .pool import Config, Pool, Stats
 from .sources import get_include, get_sources
 
 __all__ = [
     "BlockIndexError",
     "Config",
+    "Envelope",
     "EnvelopeError",
     "InvalidArgument",
     "KVError",
@@ -38,4 +40,5 @@ __all__ = [
     "crc32c",
     "get_include",
     "get_sources",
+    "namespace",
 ]

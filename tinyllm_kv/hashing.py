@@ -1,8 +1,10 @@
-"""Names and checksums: the chained block hash and CRC-32C."""
+"""Names and checksums: the chained block hash, its namespaces and CRC-32C."""
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,6 +57,55 @@ def block_hashes(tokens: ArrayLike, block_tokens: int, parent: int | None = 0) -
 
 def _parent(parent: int | None, call: str) -> int:
     return 0 if parent is None else integer(parent, 0, UINT64_MAX, f"{call}: parent")
+
+
+def namespace(*parts: str | bytes | bytearray | memoryview | SupportsIndex) -> int:
+    """Return the parent of a key space of its own: of an adapter, a tenant, a model.
+
+    Sequences whose first blocks have different parents do not share blocks. The number is the 64-bit
+    BLAKE2b, read big-endian, of the parts one after another, each as
+
+        kind     one byte: ``s`` a string, ``b`` bytes, ``i`` an integer
+        length   8 bytes, little-endian: how many bytes of data follow
+        data     UTF-8; the bytes; the shortest little-endian two's complement
+
+    so that parts that differ in kind, number or borders never give the same bytes: ``("a", "")``,
+    ``("", "a")``, ``("a",)`` and ``(b"a",)`` are four namespaces. It is the same in every process and
+    on every machine.
+
+    Args:
+        parts: at least one string, bytes-like object or integer of any size and sign. ``True`` and
+            ``False`` are refused: they would be the integers 1 and 0.
+
+    Returns:
+        the ``parent`` of a sequence's first block, 1 … 2^64-1 (a 0 becomes 1, as 0 is no namespace).
+
+    Raises:
+        TypeError: no parts, or a part of another kind.
+    """
+    if not parts:
+        raise TypeError("namespace: at least one part expected")
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        kind, data = _tagged(part)
+        digest.update(kind + len(data).to_bytes(8, "little") + data)
+    return int.from_bytes(digest.digest(), "big") or 1
+
+
+def _tagged(part: Any) -> tuple[bytes, bytes]:
+    """Return a part of a namespace as its kind and its data."""
+    if isinstance(part, str):
+        return b"s", part.encode("utf-8", "surrogatepass")
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return b"b", bytes(part)
+    try:
+        if isinstance(part, bool):
+            raise TypeError
+        number = index(part)
+    except TypeError:
+        raise TypeError(f"namespace: a string, bytes or an integer expected, not {part!r}") from None
+    bits = (number if number >= 0 else ~number).bit_length()
+    return b"i", number.to_bytes(bits // 8 + 1, "little", signed=True)
 
 
 def crc32c(data: Any, crc: int = 0) -> int:

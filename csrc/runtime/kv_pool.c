@@ -8,6 +8,7 @@
 #include "tinyllm/kv_pool.h"
 
 #include "crc32c.h"
+#include "fnv1a.h"
 #include "kv_pool_impl.h"
 
 #include <string.h>
@@ -191,20 +192,13 @@ size_t tl_kv_block_bytes(const tl_kv_pool *p) { return p ? p->block_bytes : 0; }
 
 /* ---- the prefix index ---------------------------------------------------- */
 
-static uint64_t fnv1a64(uint64_t hash, uint64_t value, unsigned n_bytes)
-{
-    for (unsigned i = 0; i < n_bytes; i++) hash = (hash ^ (value >> (8 * i) & 0xFF)) * 0x100000001B3u;
-    return hash;
-}
-
 uint64_t tl_kv_block_hash(uint64_t parent, const uint32_t *toks, uint32_t n)
 {
     if (!toks && n) {
         kv_fail(TL_EINVAL, "tl_kv_block_hash: toks is NULL");
         return 0;
     }
-    uint64_t hash = fnv1a64(0xCBF29CE484222325u, parent, 8);
-    for (uint32_t i = 0; i < n; i++) hash = fnv1a64(hash, toks[i], 4);
+    uint64_t hash = fnv1a64_tokens(fnv1a64_u64(FNV1A64_START, parent), toks, n);
     return hash ? hash : 1;
 }
 
@@ -249,26 +243,29 @@ tl_status tl_kv_lookup(tl_kv_pool *p, uint64_t hash, uint32_t *id)
 typedef struct {
     unsigned char *at;
     uint32_t crc;
+    int stream; /* payloads go past the cache */
 } writer;
 
-static void write_bytes(writer *w, const unsigned char *bytes, size_t n)
+static void write_bytes(writer *w, const unsigned char *bytes, size_t n, int stream)
 {
-    w->crc = crc32c_copy(w->crc, w->at, bytes, n);
+    w->crc = crc32c_copy(w->crc, w->at, bytes, n, stream);
     w->at += n;
 }
 
 static void write_zeros(writer *w, size_t n)
 {
-    memset(w->at, 0, n);
-    w->crc = crc32c(w->crc, w->at, n);
-    w->at += n;
+    static const unsigned char zeros[4096];
+    for (size_t m; n; n -= m) {
+        m = n < sizeof zeros ? n : sizeof zeros;
+        write_bytes(w, zeros, m, w->stream);
+    }
 }
 
 static void write_le(writer *w, uint64_t value, size_t n)
 {
     unsigned char bytes[8];
     for (size_t i = 0; i < n; i++) bytes[i] = (unsigned char)(value >> (8 * i));
-    write_bytes(w, bytes, n);
+    write_bytes(w, bytes, n, 0);
 }
 
 static void write_f16(writer *w, const unsigned char *values, size_t n)
@@ -276,7 +273,7 @@ static void write_f16(writer *w, const unsigned char *values, size_t n)
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     for (size_t i = 0; i < n; i += 2) write_le(w, (uint64_t)values[i] << 8 | values[i + 1], 2);
 #else
-    write_bytes(w, values, n);
+    write_bytes(w, values, n, w->stream);
 #endif
 }
 
@@ -326,8 +323,8 @@ tl_status tl_kv_export(const tl_kv_pool *p, const uint32_t *ids, uint32_t n, voi
         return kv_fail(TL_EFULL, "tl_kv_export: %zu bytes needed, %zu given", size, buf ? cap : 0);
     }
 
-    writer w = {buf, 0};
-    write_bytes(&w, (const unsigned char *)TL_KV_MAGIC, 4);
+    writer w = {buf, 0, size >= CRC32C_STREAM_FROM};
+    write_bytes(&w, (const unsigned char *)TL_KV_MAGIC, 4, 0);
     write_le(&w, TL_KV_FORMAT_V1, 2);
     write_le(&w, TL_F16, 2);
     write_le(&w, n, 4);
