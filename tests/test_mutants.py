@@ -28,9 +28,9 @@ class Judged:
 def judged(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Judged]:
     result = Judged(tmp_path_factory.mktemp("mutants") / "workshop")
     yield result
-    capture = pytestconfig.pluginmanager.get_plugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        print("\n" + table(list(result.verdicts.values())))
+    reporter = pytestconfig.pluginmanager.get_plugin("terminalreporter")
+    if reporter:
+        reporter.write_line("\n" + table(list(result.verdicts.values())))
 
 
 @pytest.mark.parametrize("name", NAMES)
