@@ -15,10 +15,10 @@ import sys
 
 from .._version import __version__
 from ..errors import KVError
-from . import demo, flags, replay
+from . import demo, flags, inspect, replay
 from .errors import CommandError
 
-COMMANDS = (demo, replay)
+COMMANDS = (demo, replay, inspect)
 
 _EXAMPLES = """\
 examples:
