@@ -27,6 +27,8 @@ C11 = ["-std=c11", *WARNINGS]
 WRITABLE = {
     ("hook", "OBJECT"),  # abi.c: the allocator
     ("last_error", "TLS"),  # abi.c: the error slot, one a thread
+    ("pending", "TLS"),  # kv_ext.c: messages not yet read, a few a thread
+    ("n_pending", "TLS"),
     ("chosen", "OBJECT"),  # crc32c.h: the CPU path, atomic
 }
 
