@@ -241,10 +241,11 @@ class PagedKVCache:
         if keys.shape != shape or values.shape != shape:
             raise self._bad_shape(call, f"[{len(ids)} sequences, n_kv_heads, d_head]", keys, values)
 
-        columns, slots = np.divmod(self._lengths[layer].take(rows), self.block_size)
+        positions = self._lengths[layer].take(rows)
+        columns, slots = np.divmod(positions, self.block_size)
         blocks = self._claim(rows, columns)
         self.pool._write(layer, blocks, slots.astype(np.uint32), keys, values, heads_first=False)
-        self._lengths[layer, rows] += 1
+        self._lengths[layer, rows] = positions + 1
         self._settle(rows, columns, blocks)
 
     def gather(self, seq_id: Hashable, layer: int) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
@@ -427,33 +428,31 @@ class PagedKVCache:
         Returns:
             the cells' blocks, uint32.
         """
-        if (columns >= self._tables.shape[1]).any():
+        try:
+            blocks = self._tables[rows, columns]  # of a cell past its table: no matter which
+        except IndexError:
             self._reserve(int(columns.max()) + 1)
-        blocks = self._tables[rows, columns]
+            blocks = self._tables[rows, columns]
         fresh = columns >= self._counts.take(rows)
-        holders = self.pool.refcount(blocks)  # of a cell past its table: no matter, but in range
-        wanting = fresh | (holders > 1)
-        if not wanting.any():
-            return blocks
-        cells = np.flatnonzero(wanting).tolist()
-        originals: list[int] = []  # of the cells that want a copy
+        holders = self.pool.refcount(blocks)
+        shared = (holders > 1) & ~fresh
         left: dict[int, int] = {}
-        for cell in [cell for cell in cells if not fresh[cell]]:
+        for cell in np.flatnonzero(shared).tolist():
             block = int(blocks[cell])
             left[block] = left.get(block, int(holders[cell])) - 1
-            if left[block]:
-                originals.append(block)
-            else:
-                cells.remove(cell)
+            shared[cell] = left[block] > 0
+        cells = np.flatnonzero(fresh | shared)
+        if not len(cells):
+            return blocks
         taken = self.pool.alloc(len(cells))
-        if originals:
-            copies = taken[~fresh[cells]]
-            slab = self.pool.slab
-            slab[copies] = slab[originals]
+        if left:
+            slab, originals = self.pool.slab, blocks[shared]
+            slab[taken[shared[cells]]] = slab[originals]
             self.pool.unref(originals)
         blocks[cells] = taken
-        self._tables[rows[cells], columns[cells]] = taken
-        np.maximum.at(self._counts, rows[cells], columns[cells] + 1)
+        rows, columns = rows[cells], columns[cells]
+        self._tables[rows, columns] = taken
+        self._counts[rows] = np.maximum(self._counts[rows], columns + 1)  # a row's last column is its largest
         return blocks
 
     def _settle(self, rows: NDArray[np.intp], columns: NDArray[np.intp], blocks: NDArray[np.uint32]) -> None:
