@@ -493,15 +493,19 @@ def _float16(call: str, name: str, values: ArrayLike) -> NDArray[np.float16]:
     array = np.asarray(values)
     if array.dtype == _FLOAT16:
         return np.ascontiguousarray(array)
-    standard = array.dtype.kind == "f"
-    if not standard and not (array.dtype.kind == "V" and np.can_cast(array.dtype, np.float64)):  # bfloat16 …
+    if array.dtype.kind != "f" and not _is_foreign_float(array.dtype):
         raise TypeError(f"PagedKVCache.{call}: {name}: floats expected, not {array.dtype}")
     with np.errstate(all="ignore"):
-        if not standard:
-            array = array.astype(np.float32)
-        elif array.dtype.itemsize > 8:
+        if array.dtype.itemsize > 8:
             array = _to_odd(array)
+        elif array.dtype.itemsize < 4:  # exactly: a foreign type's own way to float16 may not be
+            array = array.astype(np.float32)
         return array.astype(np.float16, order="C")
+
+
+def _is_foreign_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether a type that NumPy does not know (bfloat16, say) holds floats: what it makes of a half tells."""
+    return dtype.kind == "V" and np.can_cast(dtype, np.float64) and bool(dtype.type(0.5) == 0.5)
 
 
 def _to_odd(array: NDArray[Any]) -> NDArray[np.float64]:

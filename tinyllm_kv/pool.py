@@ -460,6 +460,10 @@ class Pool:
             float16 ``[n_kv_heads, block_tokens, head_dim]``, writable if the block has exactly
             one holder and is not registered.
 
+        ``torch.from_numpy(view)`` and ``numpy.from_dlpack(view)`` share its memory, and keep it
+        alive. NumPy lets DLPack have a read-only view from 2.1 on (before, BufferError or
+        TypeError), a writable one always; torch takes a read-only one with a warning.
+
         Raises:
             BlockIndexError: the block or the layer is out of range.
         """
