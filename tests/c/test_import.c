@@ -71,6 +71,7 @@ CASE(a_length_that_wraps_around_is_refused)
         {0x10000000, 1, 1, 1, 1, 32},                           /* (12 + P) n = 2^32 */
         {0x80000000, 0x3FFFFFFF, 2, 1, 1, 32},
         {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, 32},
+        {1, 0x7FFFFFFF, 0x80000001, 1, 1, 40},                  /* P = 2^64 - 4: 12 + P wraps */
         {1, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, 48}, /* P = 4 modulo 2^64 */
     };
     const uint8_t given[32] = {0x54, 0x4c, 0x4b, 0x56, 0x01, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x40, 0x01, 0x00, 0x00, 0x00,

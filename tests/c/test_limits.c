@@ -205,6 +205,31 @@ CASE(an_envelope_larger_than_size_t_is_refused)
     end_pool(p);
 }
 
+/* Over an index that has to grow and cannot, register passes TL_ENOMEM on and changes
+ * nothing, and import keeps its block as a private copy. */
+CASE(an_index_that_cannot_grow_registers_nothing)
+{
+    enum { KEYS = 14 }; /* what a map of no planned size holds */
+    uint32_t id, came = 99;
+    tl_kv_pool *p = new_pool(worked_shape(KEYS + 2));
+    tl_map_destroy(p->index);
+    CHECK_STATUS(tl_map_create(0, &p->index), TL_OK);
+    for (uint64_t hash = 1; hash <= KEYS; hash++) take_registered(p, hash);
+    id = take(p);
+    CHECK_STATUS(tl_kv_set_fill(p, id, 2), TL_OK);
+    kit_fail_at(0, 1);
+    CHECK_REFUSED(p, tl_kv_register(p, id, H1), TL_ENOMEM);
+    CHECK_STATUS(tl_kv_import(p, worked_envelope, WORKED_BYTES, &came), TL_OK);
+    CHECK(kit_failed());
+    kit_fail_never();
+    CHECK_EQ(tl_kv_fill(p, came), 2);
+    CHECK_STATUS(tl_kv_set_fill(p, came, 1), TL_OK);
+    CHECK_STATUS(tl_kv_lookup(p, H0, &came), TL_ENOTFOUND);
+    CHECK_STATUS(tl_kv_register(p, id, H1), TL_OK); /* now it grows */
+    CHECK_EQ(find(p, H1), id);
+    end_pool(p);
+}
+
 /* Block 0's address and n_blocks * block_bytes span the pool: 64-byte aligned, every
  * byte writable once the blocks are held. */
 CASE(the_slab_is_aligned_and_contiguous)
@@ -274,4 +299,4 @@ CASE(a_slab_is_touched_only_for_its_contents)
 
 CASES(null_is_answered_by_every_function, both_ends_of_every_range, a_reference_count_never_wraps, evictions_saturate,
       a_pool_larger_than_size_t_is_refused, an_envelope_larger_than_size_t_is_refused,
-      the_slab_is_aligned_and_contiguous, a_slab_is_touched_only_for_its_contents)
+      an_index_that_cannot_grow_registers_nothing, the_slab_is_aligned_and_contiguous, a_slab_is_touched_only_for_its_contents)
