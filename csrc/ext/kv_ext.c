@@ -536,7 +536,7 @@ int64_t tl_kvx_stats(tl_kvx *h, tl_kv_stats *out) { RETURN_LOCKED(h, p, stats(p,
 static int64_t export_bytes(const tl_kv_pool *p, int64_t n)
 {
     size_t size = n >= 0 && n <= UINT32_MAX ? tl_kv_export_bytes(p, (uint32_t)n) : SIZE_MAX;
-    if (size <= INT64_MAX) return (int64_t)size;
+    if (size <= SIZE_MAX / 2) return (int64_t)size;
     return -(int64_t)kv_fail(TL_EINVAL, "tl_kvx_export_bytes: there is no envelope of %lld blocks", (long long)n);
 }
 
