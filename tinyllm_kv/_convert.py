@@ -57,7 +57,7 @@ def integers(
     except ValueError as ragged:
         raise ValueError(f"{name}: {ragged}") from None
     exact = array.dtype.kind in "iu"
-    if not exact and not isinstance(values, np.ndarray) and array.dtype.kind in "fO" and np.ndim(array) <= 1:
+    if not exact and not isinstance(values, np.ndarray) and array.dtype.kind in "fO" and array.ndim == 1:
         return _from_objects(values, dtype, name, error)
     if not exact and array.size:
         raise TypeError(f"{name}: integers expected, not {array.dtype}")
