@@ -69,7 +69,7 @@ def future(pool: Pool) -> dict[str, Any]:
     return {"ids": ids, "seen": seen, "slab": slab.tobytes()}
 
 
-def refused(call: Callable[[Pool], Any], error: type[Exception], words: str = "") -> Exception:
+def refused(call: Callable[[Pool], Any], error: type[Exception], words: str | None = None) -> Exception:
     """Check that a call on a busy pool raises this with these words (a pattern), and changes nothing at all.
 
     Nothing: neither what can be seen, nor what a twin without the call shows when it is used up.
