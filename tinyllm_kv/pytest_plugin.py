@@ -7,8 +7,9 @@ three options are repeatable; with ``--c-test`` nothing else is collected.
 The C code tested is that of the working directory where there is one (a clone), of
 the installed package otherwise.
 
-A plugin that is installed, because pytest would take the path in ``--c-test PATH`` for
-a place to look for its configuration if only a conftest.py knew the option.
+An entry point of the package loads this. Neither a conftest.py nor the project's pytest
+configuration could: pytest takes the path in ``--c-test PATH`` for one of its own, until
+it knows the option, and reads neither where that path lies outside the project.
 """
 
 from __future__ import annotations
