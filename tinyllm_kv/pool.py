@@ -79,9 +79,7 @@ class Pool:
         }
         shape = [integer(value, 1, UINT32_MAX, f"Pool: {name}", InvalidArgument) for name, value in given.items()]
         self.cfg = Config(*shape)
-        self._handle, slab, self.block_bytes = _binding.create(*shape)
-        fixed = slab.view()
-        fixed.flags.writeable = False
+        self._handle, slab, fixed, self.block_bytes = _binding.create(*shape)
         #: the slab, writable and read-only; None once closed
         self._slabs: tuple[NDArray[np.float16], NDArray[np.float16]] | None = (slab, fixed)
 
@@ -99,6 +97,8 @@ class Pool:
         return self._slabs is None
 
     def __enter__(self) -> Pool:
+        if self.closed:
+            raise ValueError("Pool: the pool is closed")
         return self
 
     def __exit__(
