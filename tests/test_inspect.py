@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+import sysconfig
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tinyllm_kv.cli import main
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 WORKED = FIXTURES / "worked_envelope.bin"
 GOLDEN = {case["name"]: case for case in json.loads((FIXTURES / "kv_wire_v1.json").read_text())}
-SCRIPT = Path(sys.executable).with_name("tinyllm-kv")
+SCRIPT = str(Path(sysconfig.get_path("scripts")) / "tinyllm-kv")
 
 
 @pytest.fixture
@@ -62,14 +63,13 @@ def test_text(golden: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_console_script() -> None:
+def test_console_script(tmp_path: Path) -> None:
     """The installed script and the module show the same and exit with 0."""
     shown = [
-        subprocess.run([*command, "inspect", str(WORKED)], capture_output=True, text=True, check=True).stdout
-        for command in (
-            [str(SCRIPT)],
-            [sys.executable, "-P" if sys.version_info >= (3, 11) else "-I", "-m", "tinyllm_kv"],
-        )
+        subprocess.run(
+            [*command, "inspect", str(WORKED)], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        for command in ([SCRIPT], [sys.executable, "-m", "tinyllm_kv"])
     ]
     assert "0xA91AB0C1027B9366" in shown[0] and "CRC-32C 0x4F0B541C, right" in shown[0]
     assert shown[0] == shown[1]
@@ -196,6 +196,15 @@ def test_more_tokens_than_blocks(golden: Any, capsys: pytest.CaptureFixture[str]
     assert "block 0 is missing" in capsys.readouterr().err
 
 
+def test_tokens_of_blocks_without_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An envelope of no blocks of no positions holds no tokens, and is told so."""
+    path = tmp_path / "nothing"
+    write_envelope(path, np.zeros((0, 1, 2, 1, 0, 1), "<u2"))
+    assert as_json(capsys, "--tokens", "", str(path))[0]["tokens_differ"] is None
+    assert main(["inspect", "--tokens", "1", str(path)]) == 1
+    assert "block 0 is missing, the tokens given leave 1 for it" in capsys.readouterr().err
+
+
 def test_full_block_without_a_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A full block that was not registered does not have its tokens' hash."""
     path = tmp_path / "private"
@@ -307,7 +316,8 @@ def test_memory_does_not_grow_with_the_file(
     """A file is mapped and looked at in pieces, of one block and of a large block alike."""
     path = tmp_path / "large"
     payload = np.zeros(shape, "<u2")
-    payload[-1, -1, 1, -1, -1, -1] = 0x3C00
+    last = payload.reshape(shape[0], -1)[-1]
+    last[[0, 1, 2, 3, -3, -2, -1]] = [0xC000, 0x4000, 0x7E00, 0x7C00, 0xFC00, 0x7E00, 0x3C00]
     write_envelope(path, payload)
     size = path.stat().st_size
     del payload
@@ -317,5 +327,6 @@ def test_memory_does_not_grow_with_the_file(
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert shown["blocks"][-1]["largest"] == 1.0
+    summary = {key: shown["blocks"][-1][key] for key in ("smallest", "largest", "nan", "inf")}
+    assert summary == {"smallest": -2.0, "largest": 2.0, "nan": 2, "inf": 2}
     assert peak < size / 1.5, f"{peak} bytes taken for a file of {size}"

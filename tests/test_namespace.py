@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from typing import Any
@@ -39,7 +40,12 @@ def test_same_in_every_process(seed: str) -> None:
     """Another process, whatever the seed of its own string hashes, finds the same number."""
     command = [sys.executable, "-c", "import tinyllm_kv; print(tinyllm_kv.namespace('tenant', 1000, b''))"]
     shown = subprocess.run(
-        command, env={"PYTHONHASHSEED": seed}, cwd="/", capture_output=True, text=True, check=True
+        command,
+        env=os.environ | {"PYTHONHASHSEED": seed},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert int(shown.stdout) == 0xC847336FAD190C96
 
@@ -143,6 +149,23 @@ def test_other_kinds_are_refused(part: Any) -> None:
     """A part of another kind, a bool among them, is a TypeError that shows it."""
     with pytest.raises(TypeError, match="^namespace: a string, bytes or an integer expected, not "):
         namespace("a", part)
+
+
+def test_never_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts whose digest is 0 have the namespace 1: 0 is the parent of no namespace."""
+
+    class Zero:
+        def __init__(self, digest_size: int) -> None:
+            self.size = digest_size
+
+        def update(self, data: bytes) -> None:
+            pass
+
+        def digest(self) -> bytes:
+            return bytes(self.size)
+
+    monkeypatch.setattr("hashlib.blake2b", Zero)
+    assert namespace("a") == 1
 
 
 def test_no_parts_are_refused() -> None:

@@ -7,42 +7,14 @@
 #include "../runtime/kv_pool_impl.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 struct tl_kvx {
-    tl_list_node node; /* in the list of all handles; first, so that they are one address */
     pthread_mutex_t lock;
+    atomic_uintptr_t holder; /* the thread that holds the handle still, 0 for none */
     tl_kv_pool *pool; /* NULL once closed */
 };
-
-/* ---- fork ---------------------------------------------------------------- */
-
-/* All handles, for fork() alone: a child must not inherit a pool in mid-call. */
-static tl_lru handles;
-static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-static tl_kvx *handle_of(tl_list_node *node) { return TL_CONTAINER_OF(node, tl_kvx, node); }
-
-static void hold_all(void)
-{
-    pthread_mutex_lock(&handles_lock);
-    for (tl_list_node *n = handles.head.next; n != &handles.head; n = n->next)
-        pthread_mutex_lock(&handle_of(n)->lock);
-}
-
-static void release_all(void)
-{
-    for (tl_list_node *n = handles.head.next; n != &handles.head; n = n->next)
-        pthread_mutex_unlock(&handle_of(n)->lock);
-    pthread_mutex_unlock(&handles_lock);
-}
-
-static void watch_fork(void)
-{
-    tl_lru_init(&handles);
-    pthread_atfork(hold_all, release_all, release_all);
-}
 
 /* ---- messages ------------------------------------------------------------ */
 
@@ -65,16 +37,34 @@ void tl_kvx_take_error(char out[256]) { memcpy(out, pending[--n_pending % PENDIN
 
 /* ---- the lock ------------------------------------------------------------ */
 
+static uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); } /* never 0 on Linux */
+
+/* Whether this very thread holds the handle still: then it has the lock already. Only
+ * the thread itself ever writes its own name here, so no order is needed. */
+static int is_holder(tl_kvx *h) { return atomic_load_explicit(&h->holder, memory_order_relaxed) == this_thread(); }
+
 static tl_kv_pool *enter(tl_kvx *h)
 {
-    pthread_mutex_lock(&h->lock);
+    if (!is_holder(h)) pthread_mutex_lock(&h->lock);
     return h->pool;
 }
 
 static int64_t leave(tl_kvx *h, int64_t answer)
 {
-    pthread_mutex_unlock(&h->lock);
+    if (!is_holder(h)) pthread_mutex_unlock(&h->lock);
     return answer < 0 ? refuse((tl_status)-answer) : answer;
+}
+
+void tl_kvx_hold(tl_kvx *h)
+{
+    pthread_mutex_lock(&h->lock);
+    atomic_store_explicit(&h->holder, this_thread(), memory_order_relaxed);
+}
+
+void tl_kvx_release(tl_kvx *h)
+{
+    atomic_store_explicit(&h->holder, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&h->lock);
 }
 
 /* Returns the value of expr, in which `p` is h's pool, computed under its lock. */
@@ -100,10 +90,6 @@ int64_t tl_kvx_create(const tl_kv_cfg *cfg, tl_kvx **handle, tl_kv_pool **pool)
     memset(h, 0, sizeof *h);
     h->pool = *pool;
     pthread_mutex_init(&h->lock, NULL);
-    pthread_once(&fork_once, watch_fork);
-    pthread_mutex_lock(&handles_lock);
-    tl_lru_touch(&handles, &h->node);
-    pthread_mutex_unlock(&handles_lock);
     *handle = h;
     return 0;
 }
@@ -119,9 +105,6 @@ int64_t tl_kvx_close(tl_kvx *h)
 void tl_kvx_destroy(tl_kvx *h)
 {
     if (!h) return;
-    pthread_mutex_lock(&handles_lock);
-    tl_lru_remove(&handles, &h->node);
-    pthread_mutex_unlock(&handles_lock);
     pthread_mutex_destroy(&h->lock);
     tl_free(h);
 }

@@ -10,8 +10,8 @@
  * and not converted.
  *
  * THREADS. A handle's calls exclude each other; a call takes the lock, does its work
- * and lets go, and runs no foreign code in between. Around fork() all handles are
- * held still, so that parent and child both find whole pools. */
+ * and lets go, and runs no foreign code in between. Whoever forks holds the handles
+ * still meanwhile, so that parent and child both find whole pools. */
 #ifndef TL_KV_EXT_H
 #define TL_KV_EXT_H
 
@@ -43,6 +43,11 @@ int64_t tl_kvx_close(tl_kvx *h);
 
 /* Gives the handle back, not the pool. NULL is fine. */
 void tl_kvx_destroy(tl_kvx *h);
+
+/* Waits for the call that runs and keeps other threads out until tl_kvx_release; the
+ * caller's own calls go on. A process forked meanwhile releases its copy the same way. */
+void tl_kvx_hold(tl_kvx *h);
+void tl_kvx_release(tl_kvx *h);
 
 /* Moves the thread's latest message, that of its latest refused call, to out. Calls
  * nest (a refused call may interrupt the reading of another's message), so messages

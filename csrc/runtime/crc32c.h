@@ -398,7 +398,8 @@ static inline uint32_t crc32c(uint32_t crc, const unsigned char *data, size_t n)
  * would fill it, and what they held before would be read only to be overwritten. */
 #define CRC32C_STREAM_FROM ((size_t)8 << 20)
 
-/* memcpy past the cache. Where it has no instruction here it is just memcpy. */
+/* memcpy past the cache, as far as the destination has whole lines and the CPU the
+ * instruction. Until crc_fence() other threads may see later writes first. */
 static inline void crc_stream(unsigned char *dst, const unsigned char *src, size_t n)
 {
 #ifdef __SSE2__
@@ -414,10 +415,27 @@ static inline void crc_stream(unsigned char *dst, const unsigned char *src, size
     memcpy(dst, src, n);
 }
 
-/* Copies n bytes between buffers that do not overlap, and continues crc over them. A
- * chunk is copied as soon as it is summed, while the nearest cache holds it. Chunks end
- * at a line of dst, so that every line is written at one go.
- * In: stream  whether to write past the cache; see CRC32C_STREAM_FROM */
+static inline void crc_fence(void)
+{
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
+}
+
+/* Copies n bytes between buffers that do not overlap, past the cache with stream. */
+static inline void copy_bytes(unsigned char *dst, const unsigned char *src, size_t n, int stream)
+{
+    if (!stream) {
+        memcpy(dst, src, n);
+        return;
+    }
+    crc_stream(dst, src, n);
+    crc_fence();
+}
+
+/* Does the same and continues crc over the bytes. A chunk is copied as soon as it is
+ * summed, while the nearest cache holds it. Chunks end where a line of dst does, so that
+ * every line is written at one go. */
 static inline uint32_t crc32c_copy(uint32_t crc, unsigned char *dst, const unsigned char *src, size_t n, int stream)
 {
     while (n) {
@@ -428,9 +446,7 @@ static inline uint32_t crc32c_copy(uint32_t crc, unsigned char *dst, const unsig
         else memcpy(dst, src, chunk);
         dst += chunk, src += chunk, n -= chunk;
     }
-#ifdef __SSE2__
-    if (stream) _mm_sfence(); /* other threads see these bytes before what is written next */
-#endif
+    if (stream) crc_fence();
     return crc;
 }
 

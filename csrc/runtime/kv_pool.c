@@ -353,15 +353,16 @@ static uint64_t read_le(const unsigned char *at, size_t n)
 
 static uint32_t read_u32(const unsigned char *at) { return (uint32_t)read_le(at, 4); }
 
-static void read_f16(unsigned char *values, const unsigned char *at, size_t n)
+static void read_f16(unsigned char *values, const unsigned char *at, size_t n, int stream)
 {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    (void)stream;
     for (size_t i = 0; i < n; i += 2) {
         values[i] = at[i + 1];
         values[i + 1] = at[i];
     }
 #else
-    memcpy(values, at, n);
+    copy_bytes(values, at, n, stream);
 #endif
 }
 
@@ -382,10 +383,10 @@ static tl_status check_envelope(const unsigned char *e, size_t len)
     const size_t least = TL_KV_ENVELOPE_HEADER + TRAILER;
     if (len < least) return kv_fail(TL_EFORMAT, "tl_kv_import: %zu bytes, an envelope has at least %zu", len, least);
     if (memcmp(e, TL_KV_MAGIC, 4) != 0) return kv_fail(TL_EFORMAT, "tl_kv_import: the magic is not TLKV");
-    uint64_t version = read_le(e + 4, 2), dtype = read_le(e + 6, 2);
-    if (version != TL_KV_FORMAT_V1 || dtype != TL_F16)
-        return kv_fail(TL_EFORMAT, "tl_kv_import: version %u with dtype %u, only version 1 with dtype 1 (f16) is read",
-                       (unsigned)version, (unsigned)dtype);
+    unsigned version = (unsigned)read_le(e + 4, 2), dtype = (unsigned)read_le(e + 6, 2);
+    if (version != TL_KV_FORMAT_V1)
+        return kv_fail(TL_EFORMAT, "tl_kv_import: version %u, only version 1 is read", version);
+    if (dtype != TL_F16) return kv_fail(TL_EFORMAT, "tl_kv_import: dtype %u, version 1 has dtype 1 (f16)", dtype);
     if (!length_is_implied(e, len))
         return kv_fail(TL_EFORMAT, "tl_kv_import: %zu bytes are not the length that the header implies", len);
     uint32_t stated = read_u32(e + len - TRAILER), crc = crc32c(0, e, len - TRAILER);
@@ -431,7 +432,7 @@ tl_status tl_kv_import(tl_kv_pool *p, const void *buf, size_t len, uint32_t *ids
     const unsigned char *record = e + TL_KV_ENVELOPE_HEADER;
     for (uint32_t i = 0; i < n; i++, record += stride) {
         ids_out[i] = kv_take(p);
-        read_f16(kv_bytes(p, ids_out[i]), record + RECORD_HEADER, p->block_bytes);
+        read_f16(kv_bytes(p, ids_out[i]), record + RECORD_HEADER, p->block_bytes, len >= CRC32C_STREAM_FROM);
         /* Shared memory may have changed since the check: a fill never exceeds B. */
         uint32_t fill = read_u32(record + 8);
         p->blocks[ids_out[i]].fill = fill < p->cfg.block_tokens ? fill : p->cfg.block_tokens;

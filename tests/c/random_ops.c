@@ -35,7 +35,7 @@ typedef struct {
     size_t n_values;
     envelope envelopes[N_ENVELOPES]; /* exported earlier; size 0: not yet */
     uint64_t random;
-    int releasing; /* more is given back than taken */
+    int releasing; /* a phase in which more is given back than taken */
 } model;
 
 static uint64_t next_random(model *m)
@@ -289,25 +289,24 @@ static void random_op(model *m)
 {
     uint32_t id = any_id(m);
     switch (below(m, 16)) {
-    case 0: op_alloc(m, below(m, 4)); break;
-    case 1: op_alloc(m, below(m, m->cfg.n_blocks + 2)); break;
+    case 0: op_alloc(m, below(m, 3)); break;
+    case 1: op_alloc(m, m->releasing ? 0 : below(m, m->cfg.n_blocks + 2)); break;
     case 2: op_ref(m, id); break;
     case 3: op_cow(m, id); break;
     case 4: op_set_fill(m, id, below(m, m->cfg.block_tokens + 2)); break;
-    case 5: op_set_fill(m, id, m->cfg.block_tokens); break;
-    case 6: op_lookup(m, any_hash(m)); break;
-    case 7: op_export(m); break;
-    case 8: op_import(m); break;
-    case 9: op_write(m, id); break;
+    case 5: op_register(m, id, any_hash(m)); break;
+    case 6: op_export(m); break;
+    case 7: op_import(m); break;
+    case 8: op_write(m, id); break;
+    case 9:
     case 10:
-        op_set_fill(m, id, m->cfg.block_tokens); /* fall through */
-    case 11: op_register(m, id, any_hash(m)); break;
-    case 12: op_unref(m, id); break;
+        op_set_fill(m, id, m->cfg.block_tokens);
+        op_register(m, id, any_hash(m));
+        break;
+    case 11:
+    case 12: op_lookup(m, any_hash(m)); break;
     default:
-        if (m->releasing)
-            op_unref(m, id);
-        else
-            op_lookup(m, any_hash(m));
+        for (int i = 0; i < (m->releasing ? 4 : 1); i++) op_unref(m, any_id(m));
     }
 }
 
@@ -336,10 +335,8 @@ void random_ops(tl_kv_cfg cfg, uint64_t seed, size_t n_steps, unsigned occupied_
 
     for (size_t step = 0; step < n_steps; step++) {
         if (step % 128 == 0) m.releasing = (int)below(&m, 2);
-        if ((cfg.n_blocks - m.n_free) * 100 < cfg.n_blocks * occupied_percent)
-            op_alloc(&m, 1);
-        else
-            random_op(&m);
+        random_op(&m);
+        while ((cfg.n_blocks - m.n_free) * 100 < cfg.n_blocks * occupied_percent) op_alloc(&m, 1);
         check_state(&m);
     }
     CHECK_EQ(kit_allocs(), allocs);

@@ -12,7 +12,8 @@
  * that shares no code with the pool predicts every status, id and envelope, the order
  * of evictions included. After every step the integrity check runs, the counts are the
  * model's, and the bytes of every held block are what its holders wrote.
- * In: occupied_percent  blocks that are not free, kept up by allocations: 0 .. 100 */
+ * In: occupied_percent  least share of blocks that are not free after a step, kept up
+ *                       by allocations: 0 .. 100 */
 void random_ops(tl_kv_cfg cfg, uint64_t seed, size_t n_steps, unsigned occupied_percent);
 
 #endif

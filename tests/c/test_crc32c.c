@@ -179,7 +179,7 @@ CASE(forbidden_pages_on_both_sides)
 
 /* ---- the copy ------------------------------------------------------------------ */
 
-/* At all alignments of both buffers the copy has the bytes, the CRC is theirs, and the
+/* At all alignments of both buffers the copy, summed or not, has the bytes, the CRC is theirs, and the
  * bytes around the destination stay what they were. */
 CASE(copy_writes_exactly_its_bytes)
 {
@@ -193,11 +193,14 @@ CASE(copy_writes_exactly_its_bytes)
                 for (int stream = 0; stream <= 1; stream++) {
                     const size_t n = lengths[i];
                     unsigned char *const at = dst + 64 + to;
-                    memset(at - 64, 0xC5, 64 + n + 64);
-                    CHECK_EQ(crc32c_copy(~START, at, noise + from, n, stream), ~expected[n]);
-                    CHECK_BYTES(at, noise + from, n);
-                    CHECK_BYTES(at - 64, canary, 64);
-                    CHECK_BYTES(at + n, canary, 64);
+                    for (int sum = 0; sum <= 1; sum++) {
+                        memset(at - 64, 0xC5, 64 + n + 64);
+                        if (sum) CHECK_EQ(crc32c_copy(~START, at, noise + from, n, stream), ~expected[n]);
+                        else copy_bytes(at, noise + from, n, stream);
+                        CHECK_BYTES(at, noise + from, n);
+                        CHECK_BYTES(at - 64, canary, 64);
+                        CHECK_BYTES(at + n, canary, 64);
+                    }
                 }
     }
 }
