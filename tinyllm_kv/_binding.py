@@ -15,7 +15,10 @@ Who owns what::
 from __future__ import annotations
 
 from functools import partial
-from typing import NoReturn
+from os import register_at_fork
+from threading import RLock
+from typing import TYPE_CHECKING, NoReturn
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +28,16 @@ from .errors import BY_STATUS, BlockIndexError, InvalidArgument, KVError
 try:
     from ._kv import ffi
     from ._kv import lib as lib
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != f"{__package__}._kv":
+        raise
     raise ImportError(
         "tinyllm_kv: the compiled extension is not here; install the package (pip install .) "
         "and import it from outside its source folder, or install it in place (pip install -e .)"
-    ) from error
+    ) from None
+
+if TYPE_CHECKING:
+    from ._kv import CData
 
 #: Pointers to the memory of contiguous arrays; the caller keeps the array alive.
 u8 = partial(ffi.from_buffer, ffi.typeof("uint8_t[]"))
@@ -66,14 +74,41 @@ def _refusal(answer: int) -> Exception:
     return KVError(message, -answer, ffi.string(lib.tl_status_str(-answer)).decode())
 
 
+# ---- fork ----------------------------------------------------------------------
+
+_handles: WeakSet[CData] = WeakSet()
+_held: list[CData] = []
+_forking = RLock()  # held from before a fork to after it, and while a handle is added
+
+
+def _hold_all() -> None:
+    """Keep other threads out of all pools: a child must not inherit one in mid-call."""
+    _forking.acquire()
+    for handle in list(_handles):
+        lib.tl_kvx_hold(handle)
+        _held.append(handle)
+
+
+def _release_all() -> None:
+    while _held:
+        lib.tl_kvx_release(_held.pop())
+    _forking.release()
+
+
+register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_release_all)
+
+
+# ---- a pool --------------------------------------------------------------------
+
+
 def create(
     n_blocks: int, block_tokens: int, n_layers: int, n_kv_heads: int, head_dim: int
-) -> tuple[object, NDArray[np.float16], int]:
-    """Create a pool. Return its handle, its slab and the bytes of one block.
+) -> tuple[object, NDArray[np.float16], NDArray[np.float16], int]:
+    """Create a pool. Return its handle, its slab twice and the bytes of one block.
 
-    The slab is float16 ``[n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim]``. The
-    pool lives as long as that array or a view of it, and no shorter than the caller uses
-    the handle without closing it.
+    The slab is float16 ``[n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim]``, first
+    writable, then read-only for good. The pool lives as long as one of these arrays or a
+    view of them, and no shorter than the caller uses the handle without closing it.
     """
     cfg = ffi.new(
         "tl_kv_cfg *",
@@ -83,13 +118,17 @@ def create(
     answer = lib.tl_kvx_create(cfg, handle, pool)
     if answer < 0:
         refuse(answer)
+    closing = ffi.gc(handle[0], lib.tl_kvx_destroy)
+    with _forking:
+        _handles.add(closing)
     owner = ffi.gc(pool[0], lib.tl_kv_pool_destroy)
     block_bytes: int = lib.tl_kv_block_bytes(owner)
     first = lib.tl_kv_block_ptr(owner, 0, 0, 0)
     keeper = ffi.gc(first, partial(_keep, owner))
-    flat: NDArray[np.float16] = np.frombuffer(ffi.buffer(keeper, n_blocks * block_bytes), np.float16)
-    slab = flat.reshape(n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim)
-    return ffi.gc(handle[0], lib.tl_kvx_destroy), slab, block_bytes
+    memory = memoryview(ffi.buffer(keeper, n_blocks * block_bytes))
+    shape = n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim
+    slab, fixed = (np.frombuffer(m, np.float16).reshape(shape) for m in (memory, memory.toreadonly()))
+    return closing, slab, fixed, block_bytes
 
 
 def _keep(_owner: object, _memory: object) -> None:

@@ -7,42 +7,14 @@
 #include "../runtime/kv_pool_impl.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 struct tl_kvx {
-    tl_list_node node; /* in the list of all handles; first, so that they are one address */
     pthread_mutex_t lock;
+    atomic_uintptr_t holder; /* the thread that holds the handle still, 0 for none */
     tl_kv_pool *pool; /* NULL once closed */
 };
-
-/* ---- fork ---------------------------------------------------------------- */
-
-/* All handles, for fork() alone: a child must not inherit a pool in mid-call. */
-static tl_lru handles;
-static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-static tl_kvx *handle_of(tl_list_node *node) { return TL_CONTAINER_OF(node, tl_kvx, node); }
-
-static void hold_all(void)
-{
-    pthread_mutex_lock(&handles_lock);
-    for (tl_list_node *n = handles.head.next; n != &handles.head; n = n->next)
-        pthread_mutex_lock(&handle_of(n)->lock);
-}
-
-static void release_all(void)
-{
-    for (tl_list_node *n = handles.head.next; n != &handles.head; n = n->next)
-        pthread_mutex_unlock(&handle_of(n)->lock);
-    pthread_mutex_unlock(&handles_lock);
-}
-
-static void watch_fork(void)
-{
-    tl_lru_init(&handles);
-    pthread_atfork(hold_all, release_all, release_all);
-}
 
 /* ---- messages ------------------------------------------------------------ */
 
@@ -65,16 +37,34 @@ void tl_kvx_take_error(char out[256]) { memcpy(out, pending[--n_pending % PENDIN
 
 /* ---- the lock ------------------------------------------------------------ */
 
+static uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); } /* never 0 on Linux */
+
+/* Whether this very thread holds the handle still: then it has the lock already. Only
+ * the thread itself ever writes its own name here, so no order is needed. */
+static int is_holder(tl_kvx *h) { return atomic_load_explicit(&h->holder, memory_order_relaxed) == this_thread(); }
+
 static tl_kv_pool *enter(tl_kvx *h)
 {
-    pthread_mutex_lock(&h->lock);
+    if (!is_holder(h)) pthread_mutex_lock(&h->lock);
     return h->pool;
 }
 
 static int64_t leave(tl_kvx *h, int64_t answer)
 {
-    pthread_mutex_unlock(&h->lock);
+    if (!is_holder(h)) pthread_mutex_unlock(&h->lock);
     return answer < 0 ? refuse((tl_status)-answer) : answer;
+}
+
+void tl_kvx_hold(tl_kvx *h)
+{
+    pthread_mutex_lock(&h->lock);
+    atomic_store_explicit(&h->holder, this_thread(), memory_order_relaxed);
+}
+
+void tl_kvx_release(tl_kvx *h)
+{
+    atomic_store_explicit(&h->holder, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&h->lock);
 }
 
 /* Returns the value of expr, in which `p` is h's pool, computed under its lock. */
@@ -100,10 +90,6 @@ int64_t tl_kvx_create(const tl_kv_cfg *cfg, tl_kvx **handle, tl_kv_pool **pool)
     memset(h, 0, sizeof *h);
     h->pool = *pool;
     pthread_mutex_init(&h->lock, NULL);
-    pthread_once(&fork_once, watch_fork);
-    pthread_mutex_lock(&handles_lock);
-    tl_lru_touch(&handles, &h->node);
-    pthread_mutex_unlock(&handles_lock);
     *handle = h;
     return 0;
 }
@@ -119,9 +105,6 @@ int64_t tl_kvx_close(tl_kvx *h)
 void tl_kvx_destroy(tl_kvx *h)
 {
     if (!h) return;
-    pthread_mutex_lock(&handles_lock);
-    tl_lru_remove(&handles, &h->node);
-    pthread_mutex_unlock(&handles_lock);
     pthread_mutex_destroy(&h->lock);
     tl_free(h);
 }
@@ -142,6 +125,9 @@ static int64_t check_used(const tl_kv_pool *p, int64_t id, const char *call)
     const char *why = kv_why_not_used(p, (uint32_t)id);
     return why ? -(int64_t)kv_fail(TL_EINVAL, "%s: block %lld %s", call, (long long)id, why) : 0;
 }
+
+/* Whether a used block is its one holder's to write to: nobody else reads it. */
+static int is_own(const kv_block *b) { return b->ref == 1 && b->hash == 0; }
 
 /* ---- holding blocks ------------------------------------------------------ */
 
@@ -251,11 +237,11 @@ static int64_t check_fill(const tl_kv_pool *p, int64_t id, int64_t n_tokens)
     return 0;
 }
 
-static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, size_t n, int64_t n_tokens)
+static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
 {
     int64_t refusal = 0;
-    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens);
-    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = (uint32_t)n_tokens;
+    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens[i]);
+    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = n_tokens[i];
     return refusal;
 }
 
@@ -268,9 +254,52 @@ static int64_t set_fill(tl_kv_pool *p, int64_t id, int64_t n_tokens)
 
 int64_t tl_kvx_set_fill(tl_kvx *h, int64_t id, int64_t n_tokens) { RETURN_LOCKED(h, p, set_fill(p, id, n_tokens)); }
 
-int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_tokens)
+int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
 {
-    RETURN_LOCKED(h, p, set_fills(p, ids, n, n_tokens));
+    RETURN_LOCKED(h, p, set_fills(p, ids, n_tokens, n));
+}
+
+static int64_t check_write(const tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n)
+{
+    const char *call = "tl_kvx_write";
+    int64_t refusal = 0;
+    if (layer < 0 || layer >= (int64_t)p->cfg.n_layers)
+        return -(int64_t)kv_fail(TL_EINVAL, "%s: layer %lld is out of range: a block has %u", call, (long long)layer,
+                                 p->cfg.n_layers);
+    for (size_t i = 0; i < n && !refusal; i++) {
+        refusal = check_used(p, ids[i], call);
+        if (refusal) break;
+        if (slots[i] >= p->cfg.block_tokens)
+            refusal = -(int64_t)kv_fail(TL_EINVAL, "%s: slot %u is out of range: a block has %u", call, slots[i],
+                                        p->cfg.block_tokens);
+        else if (!is_own(&p->blocks[ids[i]]))
+            refusal = -(int64_t)kv_fail(TL_EINVAL, "%s: block %u is shared or registered", call, ids[i]);
+    }
+    return refusal;
+}
+
+static int64_t write_positions(tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n,
+                               const unsigned char *k, const unsigned char *v, size_t position_stride,
+                               size_t head_stride)
+{
+    const size_t heads = p->cfg.n_kv_heads, row = (size_t)p->cfg.head_dim * 2, plane = p->cfg.block_tokens * row;
+    int64_t refusal = check_write(p, layer, ids, slots, n);
+    if (refusal) return refusal;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char *to = kv_bytes(p, ids[i]) + (size_t)layer * 2 * heads * plane + slots[i] * row;
+        for (size_t head = 0; head < heads; head++, to += plane) {
+            const size_t from = 2 * (i * position_stride + head * head_stride);
+            memmove(to, k + from, row);
+            memmove(to + heads * plane, v + from, row);
+        }
+    }
+    return 0;
+}
+
+int64_t tl_kvx_write(tl_kvx *h, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n, const void *k,
+                     const void *v, size_t position_stride, size_t head_stride)
+{
+    RETURN_LOCKED(h, p, write_positions(p, layer, ids, slots, n, k, v, position_stride, head_stride));
 }
 
 static int64_t evict_oldest(tl_kv_pool *p, int64_t n)
@@ -438,6 +467,21 @@ static int64_t refcount(const tl_kv_pool *p, int64_t id)
 
 int64_t tl_kvx_refcount(tl_kvx *h, int64_t id) { RETURN_LOCKED(h, p, refcount(p, id)); }
 
+static int64_t refcounts(const tl_kv_pool *p, const uint32_t *ids, size_t n, uint32_t *counts)
+{
+    int64_t refusal = 0;
+    for (size_t i = 0; i < n && !refusal; i++) {
+        refusal = check_id(p, ids[i], "tl_kvx_refcount");
+        if (!refusal) counts[i] = p->blocks[ids[i]].ref;
+    }
+    return refusal;
+}
+
+int64_t tl_kvx_refcount_many(tl_kvx *h, const uint32_t *ids, size_t n, uint32_t *counts)
+{
+    RETURN_LOCKED(h, p, refcounts(p, ids, n, counts));
+}
+
 static uint8_t state_of(const kv_block *b)
 {
     return kv_is_used(b) ? TL_KVX_USED : kv_is_cached(b) ? TL_KVX_CACHED : TL_KVX_FREE;
@@ -466,7 +510,7 @@ int64_t tl_kvx_registered_hash(tl_kvx *h, int64_t id, uint64_t *hash)
 static int64_t writable(const tl_kv_pool *p, int64_t id)
 {
     int64_t refusal = check_id(p, id, "tl_kvx_writable");
-    return refusal ? refusal : p->blocks[id].ref == 1 && p->blocks[id].hash == 0;
+    return refusal ? refusal : is_own(&p->blocks[id]);
 }
 
 int64_t tl_kvx_writable(tl_kvx *h, int64_t id) { RETURN_LOCKED(h, p, writable(p, id)); }

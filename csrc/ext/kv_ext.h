@@ -10,8 +10,8 @@
  * and not converted.
  *
  * THREADS. A handle's calls exclude each other; a call takes the lock, does its work
- * and lets go, and runs no foreign code in between. Around fork() all handles are
- * held still, so that parent and child both find whole pools. */
+ * and lets go, and runs no foreign code in between. Whoever forks holds the handles
+ * still meanwhile, so that parent and child both find whole pools. */
 #ifndef TL_KV_EXT_H
 #define TL_KV_EXT_H
 
@@ -44,6 +44,11 @@ int64_t tl_kvx_close(tl_kvx *h);
 /* Gives the handle back, not the pool. NULL is fine. */
 void tl_kvx_destroy(tl_kvx *h);
 
+/* Waits for the call that runs and keeps other threads out until tl_kvx_release; the
+ * caller's own calls go on. A process forked meanwhile releases its copy the same way. */
+void tl_kvx_hold(tl_kvx *h);
+void tl_kvx_release(tl_kvx *h);
+
 /* Moves the thread's latest message, that of its latest refused call, to out. Calls
  * nest (a refused call may interrupt the reading of another's message), so messages
  * are taken in reverse order. */
@@ -66,7 +71,15 @@ int64_t tl_kvx_cow(tl_kvx *h, int64_t id);
 
 int64_t tl_kvx_fill(tl_kvx *h, int64_t id);
 int64_t tl_kvx_set_fill(tl_kvx *h, int64_t id, int64_t n_tokens);
-int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_tokens);
+int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, const uint32_t *n_tokens, size_t n);
+
+/* Writes one position of one layer in each of n blocks: float16 rows [head_dim] from
+ * k and v, that of position i and head h at element i * position_stride + h *
+ * head_stride, to slot slots[i] of block ids[i]. A block may stand more than once.
+ * Refusals: -TL_EINVAL, a block that is not used, shared or registered, a slot or a
+ * layer out of range. */
+int64_t tl_kvx_write(tl_kvx *h, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n,
+                     const void *k, const void *v, size_t position_stride, size_t head_stride);
 
 /* Evicts the n oldest cached blocks (all there are, where n is more) to free.
  * Answer: how many. */
@@ -107,6 +120,10 @@ void tl_kvx_block_hashes(uint64_t parent, const uint32_t *toks, uint32_t block_t
 /* ---- looking ------------------------------------------------------------- */
 
 int64_t tl_kvx_refcount(tl_kvx *h, int64_t id);
+
+/* Out: counts, room for n. Answer: 0. */
+int64_t tl_kvx_refcount_many(tl_kvx *h, const uint32_t *ids, size_t n, uint32_t *counts);
+
 int64_t tl_kvx_state(tl_kvx *h, int64_t id);
 
 /* Out: hash, 0 for a block that is not registered. Answer: 0. */

@@ -68,7 +68,7 @@ struct tl_kv_pool {
     uint32_t evictions; /* saturates */
 };
 
-TL_STATIC_ASSERT_PTR64(sizeof(kv_block) == 32, "two records a cache line");
+_Static_assert(sizeof(kv_block) == 16 + 2 * sizeof(void *), "no padding: two records a cache line with 8-byte pointers");
 
 /* ---- failures ------------------------------------------------------------ */
 
