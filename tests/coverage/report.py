@@ -96,7 +96,7 @@ def counts(folder: Path) -> dict[str, dict[int, Line]]:
     lines: dict[str, dict[int, Line]] = defaultdict(lambda: defaultdict(Line))
     skipped = cannot_run()
     for data in sorted(folder.glob("*.gcda")):
-        for report in run(["gcov", "--json-format", "--stdout", "--branch-counts", data.name], folder).splitlines():
+        for report in run(["gcov", "--json-format", "--stdout", "--branch-probabilities", data.name], folder).splitlines():
             for file in json.loads(report)["files"]:
                 path = Path(os.path.normpath(folder / file["file"]))
                 if not path.is_relative_to(ROOT / "csrc"):
