@@ -39,7 +39,7 @@ def block_id(value: Any) -> int:
 def integers(
     values: ArrayLike, dtype: np.dtype[Any], name: str, error: type[Exception] = OverflowError
 ) -> NDArray[Any]:
-    """Return ``values`` as a contiguous one-dimensional array of an unsigned ``dtype``.
+    """Return ``values`` as a contiguous, aligned one-dimensional array of an unsigned ``dtype``.
 
     An array that is one already comes back as itself.
 
@@ -48,8 +48,10 @@ def integers(
         ValueError: more than one dimension.
         error: an element is out of the range of ``dtype``.
     """
-    if type(values) is np.ndarray and values.dtype is dtype and values.ndim == 1 and values.flags.c_contiguous:
-        return values
+    if type(values) is np.ndarray and values.dtype is dtype and values.ndim == 1:
+        flags = values.flags
+        if flags.c_contiguous and flags.aligned:
+            return values
     try:
         array = np.asarray(values)
     except OverflowError:  # an int beyond 64 bits, in some versions of NumPy
@@ -57,7 +59,7 @@ def integers(
     except ValueError as ragged:
         raise ValueError(f"{name}: {ragged}") from None
     exact = array.dtype.kind in "iu"
-    if not exact and not isinstance(values, np.ndarray) and array.dtype.kind in "fO" and np.ndim(array) <= 1:
+    if not exact and not isinstance(values, np.ndarray) and array.dtype.kind in "fO" and array.ndim == 1:
         return _from_objects(values, dtype, name, error)
     if not exact and array.size:
         raise TypeError(f"{name}: integers expected, not {array.dtype}")
@@ -65,7 +67,7 @@ def integers(
         raise ValueError(f"{name}: one dimension expected, not {array.ndim}")
     if exact and array.size and not np.can_cast(array.dtype, dtype):
         _check_range(int(array.min()), int(array.max()), dtype, name, error)
-    return np.ascontiguousarray(array.reshape(-1), dtype)
+    return np.require(array.reshape(-1), dtype, "CA")
 
 
 def _from_objects(values: Any, dtype: np.dtype[Any], name: str, error: type[Exception]) -> NDArray[Any]:

@@ -302,7 +302,7 @@ CASE(null_restores_the_default_hook)
 CASE(default_hook_runs_out)
 {
     CHECK_STATUS(tl_set_allocator(NULL), TL_OK);
-    CHECK(!tl_alloc(SIZE_MAX / 2, 64));
+    CHECK(!tl_alloc(SIZE_MAX - 4095, 64));
     CHECK_ERROR_FROM("tl_alloc");
 }
 
