@@ -367,7 +367,7 @@ CASE(set_fill_is_all_or_nothing)
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, &a, 1, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
     }
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, named, 2), TL_EINVAL, "tl_kvx_set_fill");
-    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c, named}, 3, 2), TL_EINVAL, "tl_kvx_set_fill");
+    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, named, c}, 3, 2), TL_EINVAL, "tl_kvx_set_fill");
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, 3}, 2, 2), TL_EINVAL, "tl_kvx_set_fill");
     end_both(b);
 }
