@@ -66,3 +66,11 @@ def test_blanks_are_quoted(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setattr(flags, "get_include", lambda: "/a b/include")
     assert main(["--cflags"]) == 0
     assert shlex.split(capsys.readouterr().out) == ["-I/a b/include"]
+
+
+def test_not_with_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The options beside a command are a usage error, not ignored."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--cflags", "demo"])
+    assert ended.value.code == 2
+    assert "--cflags and --sources go without a command" in capsys.readouterr().err

@@ -298,14 +298,6 @@ def test_curve_keeps_the_labels_apart() -> None:
     assert axis.split() == ["blocks", "1,000", "2,001"]
 
 
-@pytest.mark.parametrize(("kind", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_plot(kind: str, magic: bytes, tmp_path: Path) -> None:
-    """--plot writes a picture of the kind that its name says."""
-    picture = tmp_path / f"curve.{kind}"
-    assert main(["replay", str(TRACE), "--blocks", "16,64,120", "--plot", str(picture)]) == 0
-    assert picture.read_bytes().startswith(magic)
-
-
 def test_plot_without_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without matplotlib --plot says in one line what to install, before any work."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -314,13 +306,6 @@ def test_plot_without_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch
         "",
         "tinyllm-kv replay: --plot needs matplotlib: pip install 'tinyllm-kv[plot]'\n",
     )
-
-
-def test_plot_of_an_unknown_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A picture of no known kind is one line on standard error; the table is printed all the same."""
-    assert main(["replay", str(TRACE), "--blocks", "16", "--plot", str(tmp_path / "curve.foo")]) == 1
-    out, err = capsys.readouterr()
-    assert "hit rate" in out and err.count("\n") == 1 and "curve.foo: Format 'foo' is not supported" in err
 
 
 # ---- bad lines -----------------------------------------------------------

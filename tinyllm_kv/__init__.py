@@ -18,6 +18,7 @@ from .errors import (
     Unsupported,
 )
 from .hashing import block_hash, block_hashes, crc32c, namespace
+from .paged import PagedKVCache
 from .pool import Config, Pool, Stats
 from .sources import get_include, get_sources
 
@@ -30,6 +31,7 @@ __all__ = [
     "KVError",
     "OutOfBlocks",
     "OutOfMemory",
+    "PagedKVCache",
     "Pool",
     "ShapeError",
     "Stats",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -203,19 +204,56 @@ class Pool:
             refuse_look(answer)
         return answer
 
-    def set_fill(self, ids: ArrayLike, n: int) -> None:
+    def set_fill(self, ids: ArrayLike, n: ArrayLike) -> None:
         """State that the first ``n`` positions of a block, or of each of an array, hold data.
 
+        Args:
+            ids: a block or an array of blocks.
+            n: positions, one number for all or one for each.
+
         Raises:
-            InvalidArgument: nobody holds a block, it is registered or out of range, or ``n``
-                is not in 0 … ``block_tokens``; then none is changed.
+            InvalidArgument: nobody holds a block, it is registered or out of range, an ``n``
+                is not in 0 … ``block_tokens``, or the lengths differ; then none is changed.
         """
-        count = block_id(n)
         if isinstance(ids, (int, np.integer)):
-            answer = lib.tl_kvx_set_fill(self._handle, block_id(ids), count)
+            answer = lib.tl_kvx_set_fill(self._handle, block_id(ids), block_id(n))
         else:
             array = _ids(ids, "set_fill")
-            answer = lib.tl_kvx_set_fill_many(self._handle, u32(array), len(array), count)
+            if isinstance(n, (int, np.integer)):
+                n = np.full(len(array), integer(n, 0, UINT32_MAX, "Pool.set_fill: n", InvalidArgument), UINT32)
+            fills = integers(n, UINT32, "Pool.set_fill: n", InvalidArgument)
+            if len(fills) != len(array):
+                raise InvalidArgument(f"Pool.set_fill: {len(array)} blocks and {len(fills)} fills")
+            answer = lib.tl_kvx_set_fill_many(self._handle, u32(array), u32(fills), len(array))
+        if answer < 0:
+            refuse(answer)
+
+    def _write(
+        self,
+        layer: int,
+        ids: NDArray[np.uint32],
+        slots: NDArray[np.uint32],
+        k: NDArray[np.float16],
+        v: NDArray[np.float16],
+        *,
+        heads_first: bool,
+    ) -> None:
+        """Write one position of one layer in each of ``ids``: into a slot of a block that is its holder's own.
+
+        Args:
+            ids, slots: uint32 ``[n]``; a block may stand more than once.
+            k, v: contiguous float16 ``[n, n_kv_heads, head_dim]``, or ``[n_kv_heads, n, head_dim]``
+                if ``heads_first``.
+
+        Raises:
+            InvalidArgument: a block is shared, registered or held by nobody, or something is
+                out of range; then nothing is written.
+        """
+        heads, dim, n = self.cfg.n_kv_heads, self.cfg.head_dim, len(ids)
+        strides = (dim, n * dim) if heads_first else (heads * dim, dim)
+        answer = lib.tl_kvx_write(
+            self._handle, layer, u32(ids), u32(slots), n, readable(k), readable(v), *strides
+        )
         if answer < 0:
             refuse(answer)
 
@@ -340,12 +378,30 @@ class Pool:
 
     # ---- looking ---------------------------------------------------------
 
-    def refcount(self, id: int) -> int:
-        """Return how many hold a block. Raises :class:`BlockIndexError` out of range."""
-        answer: int = lib.tl_kvx_refcount(self._handle, block_id(id))
-        if answer < 0:
-            refuse_look(answer)
-        return answer
+    @overload
+    def refcount(self, id: int | np.integer[Any]) -> int: ...
+    @overload
+    def refcount(self, id: NDArray[Any] | Sequence[int]) -> NDArray[np.uint32]: ...
+    def refcount(self, id: Any) -> int | NDArray[np.uint32]:
+        """Return how many hold a block, or each of an array of blocks.
+
+        Returns:
+            a number, or uint32 ``[n]``.
+
+        Raises:
+            BlockIndexError: a block is out of range.
+        """
+        if isinstance(id, (np.ndarray, Sequence)):
+            ids = integers(id, UINT32, "Pool.refcount: ids", BlockIndexError)
+            counts = np.empty(len(ids), np.uint32)
+            answer = lib.tl_kvx_refcount_many(self._handle, u32(ids), len(ids), u32(counts))
+            if answer < 0:
+                refuse_look(answer)
+            return counts
+        count: int = lib.tl_kvx_refcount(self._handle, block_id(id))
+        if count < 0:
+            refuse_look(count)
+        return count
 
     def registered_hash(self, id: int) -> int:
         """Return the hash a block is registered under, 0 for none. Raises :class:`BlockIndexError` out of range."""
@@ -403,6 +459,10 @@ class Pool:
         Returns:
             float16 ``[n_kv_heads, block_tokens, head_dim]``, writable if the block has exactly
             one holder and is not registered.
+
+        ``torch.from_numpy(view)`` and ``numpy.from_dlpack(view)`` share its memory, and keep it
+        alive. NumPy lets DLPack have a read-only view from 2.1 on (before, BufferError or
+        TypeError), a writable one always; torch takes a read-only one with a warning.
 
         Raises:
             BlockIndexError: the block or the layer is out of range.

@@ -126,6 +126,9 @@ static int64_t check_used(const tl_kv_pool *p, int64_t id, const char *call)
     return why ? -(int64_t)kv_fail(TL_EINVAL, "%s: block %lld %s", call, (long long)id, why) : 0;
 }
 
+/* Whether a used block is its one holder's to write to: nobody else reads it. */
+static int is_own(const kv_block *b) { return b->ref == 1 && b->hash == 0; }
+
 /* ---- holding blocks ------------------------------------------------------ */
 
 static int64_t alloc_blocks(tl_kv_pool *p, int64_t n, uint32_t *ids)
@@ -234,11 +237,11 @@ static int64_t check_fill(const tl_kv_pool *p, int64_t id, int64_t n_tokens)
     return 0;
 }
 
-static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, size_t n, int64_t n_tokens)
+static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
 {
     int64_t refusal = 0;
-    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens);
-    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = (uint32_t)n_tokens;
+    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens[i]);
+    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = n_tokens[i];
     return refusal;
 }
 
@@ -251,9 +254,52 @@ static int64_t set_fill(tl_kv_pool *p, int64_t id, int64_t n_tokens)
 
 int64_t tl_kvx_set_fill(tl_kvx *h, int64_t id, int64_t n_tokens) { RETURN_LOCKED(h, p, set_fill(p, id, n_tokens)); }
 
-int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_tokens)
+int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
 {
-    RETURN_LOCKED(h, p, set_fills(p, ids, n, n_tokens));
+    RETURN_LOCKED(h, p, set_fills(p, ids, n_tokens, n));
+}
+
+static int64_t check_write(const tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n)
+{
+    const char *call = "tl_kvx_write";
+    int64_t refusal = 0;
+    if (layer < 0 || layer >= (int64_t)p->cfg.n_layers)
+        return -(int64_t)kv_fail(TL_EINVAL, "%s: layer %lld is out of range: a block has %u", call, (long long)layer,
+                                 p->cfg.n_layers);
+    for (size_t i = 0; i < n && !refusal; i++) {
+        refusal = check_used(p, ids[i], call);
+        if (refusal) break;
+        if (slots[i] >= p->cfg.block_tokens)
+            refusal = -(int64_t)kv_fail(TL_EINVAL, "%s: slot %u is out of range: a block has %u", call, slots[i],
+                                        p->cfg.block_tokens);
+        else if (!is_own(&p->blocks[ids[i]]))
+            refusal = -(int64_t)kv_fail(TL_EINVAL, "%s: block %u is shared or registered", call, ids[i]);
+    }
+    return refusal;
+}
+
+static int64_t write_positions(tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n,
+                               const unsigned char *k, const unsigned char *v, size_t position_stride,
+                               size_t head_stride)
+{
+    const size_t heads = p->cfg.n_kv_heads, row = (size_t)p->cfg.head_dim * 2, plane = p->cfg.block_tokens * row;
+    int64_t refusal = check_write(p, layer, ids, slots, n);
+    if (refusal) return refusal;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char *to = kv_bytes(p, ids[i]) + (size_t)layer * 2 * heads * plane + slots[i] * row;
+        for (size_t head = 0; head < heads; head++, to += plane) {
+            const size_t from = 2 * (i * position_stride + head * head_stride);
+            memmove(to, k + from, row);
+            memmove(to + heads * plane, v + from, row);
+        }
+    }
+    return 0;
+}
+
+int64_t tl_kvx_write(tl_kvx *h, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n, const void *k,
+                     const void *v, size_t position_stride, size_t head_stride)
+{
+    RETURN_LOCKED(h, p, write_positions(p, layer, ids, slots, n, k, v, position_stride, head_stride));
 }
 
 static int64_t evict_oldest(tl_kv_pool *p, int64_t n)
@@ -421,6 +467,21 @@ static int64_t refcount(const tl_kv_pool *p, int64_t id)
 
 int64_t tl_kvx_refcount(tl_kvx *h, int64_t id) { RETURN_LOCKED(h, p, refcount(p, id)); }
 
+static int64_t refcounts(const tl_kv_pool *p, const uint32_t *ids, size_t n, uint32_t *counts)
+{
+    int64_t refusal = 0;
+    for (size_t i = 0; i < n && !refusal; i++) {
+        refusal = check_id(p, ids[i], "tl_kvx_refcount");
+        if (!refusal) counts[i] = p->blocks[ids[i]].ref;
+    }
+    return refusal;
+}
+
+int64_t tl_kvx_refcount_many(tl_kvx *h, const uint32_t *ids, size_t n, uint32_t *counts)
+{
+    RETURN_LOCKED(h, p, refcounts(p, ids, n, counts));
+}
+
 static uint8_t state_of(const kv_block *b)
 {
     return kv_is_used(b) ? TL_KVX_USED : kv_is_cached(b) ? TL_KVX_CACHED : TL_KVX_FREE;
@@ -449,7 +510,7 @@ int64_t tl_kvx_registered_hash(tl_kvx *h, int64_t id, uint64_t *hash)
 static int64_t writable(const tl_kv_pool *p, int64_t id)
 {
     int64_t refusal = check_id(p, id, "tl_kvx_writable");
-    return refusal ? refusal : p->blocks[id].ref == 1 && p->blocks[id].hash == 0;
+    return refusal ? refusal : is_own(&p->blocks[id]);
 }
 
 int64_t tl_kvx_writable(tl_kvx *h, int64_t id) { RETURN_LOCKED(h, p, writable(p, id)); }
@@ -475,7 +536,7 @@ int64_t tl_kvx_stats(tl_kvx *h, tl_kv_stats *out) { RETURN_LOCKED(h, p, stats(p,
 static int64_t export_bytes(const tl_kv_pool *p, int64_t n)
 {
     size_t size = n >= 0 && n <= UINT32_MAX ? tl_kv_export_bytes(p, (uint32_t)n) : SIZE_MAX;
-    if (size <= INT64_MAX) return (int64_t)size;
+    if (size <= SIZE_MAX / 2) return (int64_t)size;
     return -(int64_t)kv_fail(TL_EINVAL, "tl_kvx_export_bytes: there is no envelope of %lld blocks", (long long)n);
 }
 

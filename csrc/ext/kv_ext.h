@@ -71,7 +71,15 @@ int64_t tl_kvx_cow(tl_kvx *h, int64_t id);
 
 int64_t tl_kvx_fill(tl_kvx *h, int64_t id);
 int64_t tl_kvx_set_fill(tl_kvx *h, int64_t id, int64_t n_tokens);
-int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_tokens);
+int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, const uint32_t *n_tokens, size_t n);
+
+/* Writes one position of one layer in each of n blocks: float16 rows [head_dim] from
+ * k and v, that of position i and head h at element i * position_stride + h *
+ * head_stride, to slot slots[i] of block ids[i]. A block may stand more than once.
+ * Refusals: -TL_EINVAL, a block that is not used, shared or registered, a slot or a
+ * layer out of range. */
+int64_t tl_kvx_write(tl_kvx *h, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n,
+                     const void *k, const void *v, size_t position_stride, size_t head_stride);
 
 /* Evicts the n oldest cached blocks (all there are, where n is more) to free.
  * Answer: how many. */
@@ -112,6 +120,10 @@ void tl_kvx_block_hashes(uint64_t parent, const uint32_t *toks, uint32_t block_t
 /* ---- looking ------------------------------------------------------------- */
 
 int64_t tl_kvx_refcount(tl_kvx *h, int64_t id);
+
+/* Out: counts, room for n. Answer: 0. */
+int64_t tl_kvx_refcount_many(tl_kvx *h, const uint32_t *ids, size_t n, uint32_t *counts);
+
 int64_t tl_kvx_state(tl_kvx *h, int64_t id);
 
 /* Out: hash, 0 for a block that is not registered. Answer: 0. */
