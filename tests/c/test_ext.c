@@ -373,7 +373,8 @@ CASE(set_fill_is_all_or_nothing)
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){c, a}, first, 2), TL_EINVAL, "tl_kvx_set_fill");
     }
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, named, 2), TL_EINVAL, "tl_kvx_set_fill");
-    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c, named}, (uint32_t[]){2, 2, 2}, 3), TL_EINVAL, "tl_kvx_set_fill");
+    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, named, c}, (uint32_t[]){2, 2, 2}, 3), TL_EINVAL,
+                     "tl_kvx_set_fill");
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, 3}, (uint32_t[]){2, 2}, 2), TL_EINVAL, "tl_kvx_set_fill");
     end_both(b);
 }
