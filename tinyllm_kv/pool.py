@@ -204,7 +204,7 @@ class Pool:
             refuse_look(answer)
         return answer
 
-    def set_fill(self, ids: ArrayLike, n: ArrayLike) -> None:
+    def set_fill(self, ids: ArrayLike, n: int | np.integer[Any] | Sequence[int] | NDArray[Any]) -> None:
         """State that the first ``n`` positions of a block, or of each of an array, hold data.
 
         Args:
@@ -220,7 +220,8 @@ class Pool:
         else:
             array = _ids(ids, "set_fill")
             if isinstance(n, (int, np.integer)):
-                n = np.full(len(array), integer(n, 0, UINT32_MAX, "Pool.set_fill: n", InvalidArgument), UINT32)
+                number = integer(n, 0, self.cfg.block_tokens, "Pool.set_fill: n", InvalidArgument)
+                n = np.full(len(array), number, UINT32)
             fills = integers(n, UINT32, "Pool.set_fill: n", InvalidArgument)
             if len(fills) != len(array):
                 raise InvalidArgument(f"Pool.set_fill: {len(array)} blocks and {len(fills)} fills")
