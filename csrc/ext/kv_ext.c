@@ -126,6 +126,32 @@ static int64_t check_used(const tl_kv_pool *p, int64_t id, const char *call)
     return why ? -(int64_t)kv_fail(TL_EINVAL, "%s: block %lld %s", call, (long long)id, why) : 0;
 }
 
+/* ---- looking ahead -------------------------------------------------------- */
+
+/* In a large pool the index is larger than the caches. A batch asks for the memory of
+ * each search this many searches ahead, so that they wait together and not in turn. */
+enum { AHEAD = 8 };
+
+/* Before search i of the n for `hashes`, in order. */
+static void look_ahead(const tl_kv_pool *p, const uint64_t *hashes, size_t i, size_t n)
+{
+    if (i + AHEAD < n) tl_map_prefetch(p->index, hashes[i + AHEAD]);
+}
+
+/* Takes n blocks, as n times kv_take. Needs kv_room() >= n. */
+static void take_blocks(tl_kv_pool *p, uint32_t *ids, size_t n)
+{
+    size_t i = 0;
+    for (; i < n && p->free_ids.len; i++) ids[i] = kv_take(p);
+
+    const tl_list_node *oldest = p->lru.head.next; /* of those not asked for yet */
+    for (size_t asked = i; i < n; i++) {
+        for (; asked < n && asked <= i + AHEAD; asked++, oldest = oldest->next)
+            tl_map_prefetch(p->index, TL_CONTAINER_OF(oldest, kv_block, lru)->hash);
+        ids[i] = kv_take(p);
+    }
+}
+
 /* Whether a used block is its one holder's to write to: nobody else reads it. */
 static int is_own(const kv_block *b) { return b->ref == 1 && b->hash == 0; }
 
@@ -332,6 +358,7 @@ static int64_t register_blocks(tl_kv_pool *p, const uint32_t *ids, const uint64_
     tl_status refusal = TL_OK;
     int64_t fresh = 0;
     for (size_t i = 0; i < n && refusal == TL_OK; i++) {
+        look_ahead(p, hashes, i, n);
         int known = kv_in_range(p, ids[i]) && p->blocks[ids[i]].hash != 0;
         tl_status status = tl_kv_register(p, ids[i], hashes[i]);
         if (status == TL_OK && !known) {
@@ -376,6 +403,7 @@ static int64_t hold_run(tl_kv_pool *p, const uint64_t *hashes, size_t n, uint32_
     size_t hits = 0;
     *revived = 0;
     for (; hits < n && kv_find(p, hashes[hits], &ids[hits]); hits++) {
+        look_ahead(p, hashes, hits, n);
         int64_t refusal = check_holdable(p, ids[hits], call);
         if (refusal) {
             unhold(p, ids, hits);
@@ -426,7 +454,7 @@ static int64_t acquire(tl_kv_pool *p, const uint64_t *hashes, size_t n_hashes, i
                                  (long long)fresh, room);
     }
     settle_run(p, ids, hits);
-    for (int64_t i = hits; i < n; i++) ids[i] = kv_take(p);
+    take_blocks(p, ids + hits, (size_t)(n - hits));
     return hits;
 }
 
