@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -40,18 +41,13 @@ OPTIONS = {
 
 def build(source: Path, folder: Path) -> None:
     """Put the package of a source tree into a folder, its extension built with the sanitizers."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        import build_kv
-    finally:
-        del sys.path[0]
     shutil.copytree(
         source / "tinyllm_kv", folder / "tinyllm_kv", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
     for part in ("include", "csrc"):
         shutil.copytree(source / part, folder / "tinyllm_kv" / part)
     generated = folder / "_kv.c"
-    build_kv.builder().emit_c_code(str(generated))
+    runpy.run_path(str(source / "build_kv.py"))["builder"]().emit_c_code(str(generated))
     includes = [source / "include", source / "csrc/ext", sysconfig.get_paths()["include"]]
     units = sorted(source.glob("csrc/*/*.c"))
     subprocess.run(

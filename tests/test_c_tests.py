@@ -178,6 +178,7 @@ def test_foreign_file_may_be_named_from_where_one_stands(tmp_path: Path) -> None
     file = os.path.relpath(write(tmp_path, PASSES), ROOT)
     status, output = run_pytest(f"--c-test={file}", "--c-test", file)
     assert status == 0, output
+    assert "collected 2 items" in output
     assert "2 passed" in output
 
 

@@ -68,7 +68,8 @@ def test_a_size_beyond_any_memory() -> None:
 
 def test_an_unsupported_pool() -> None:
     """A dtype that C does not offer is Unsupported: Pool asks for none, the binding would say it."""
-    ffi, lib = _binding.ffi, _binding.lib
+    from tinyllm_kv._kv import ffi, lib
+
     cfg = ffi.new("tl_kv_cfg *", (1, 1, 1, 1, 1, lib.TL_F32, lib.TL_KV_FORMAT_V1))
     answer = lib.tl_kvx_create(cfg, ffi.new("tl_kvx **"), ffi.new("tl_kv_pool **"))
     with pytest.raises(NotImplementedError, match="^tl_kv_pool_create: dtype 0") as caught:

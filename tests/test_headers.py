@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "include"
 HEADERS = sorted(str(header.relative_to(INCLUDE)) for header in INCLUDE.rglob("*.h"))
 UNITS = sorted(str(unit.relative_to(ROOT)) for unit in ROOT.glob("csrc/*/*.c"))
-LIBRARY = [unit for unit in UNITS if not unit.startswith("csrc/ext/")]  # the rest is the Python extension's
 KV_POOL = "csrc/runtime/kv_pool.c"
 
 CC = shlex.split(os.environ.get("CC", "cc"))
@@ -180,9 +179,9 @@ def test_external_names_begin_with_tl(unit: str, objects: dict[str, Path]) -> No
     assert [name for name in names if not name.startswith("tl_")] == []
 
 
-@pytest.mark.parametrize("unit", LIBRARY)
+@pytest.mark.parametrize("unit", UNITS)
 def test_no_variable_but_those_allowed(unit: str, objects: dict[str, Path]) -> None:
-    """The library has no writable data but the allocator hook, the slot and the CPU path."""
+    """A unit has no writable data but the allocator hook, the slot and the CPU path."""
     # the object's table: name|value|class|type|size|line|section
     table = run("nm", "-f", "sysv", objects[unit])
     rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.count("|") == 6]

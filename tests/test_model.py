@@ -148,7 +148,8 @@ class Model:
         return ids
 
     def lookup(self, hash: int) -> int | None:
-        return (self.match_prefix([hash]) or [None])[0]
+        ids = self.match_prefix([hash])
+        return ids[0] if ids else None
 
     def acquire(self, hashes: list[int], n: int) -> tuple[list[int], int]:
         if n < 0:

@@ -141,7 +141,7 @@ def test_close_races_with_calls() -> None:
     """A call that meets close either ends before it or says that the pool is closed; views stay good."""
     for _ in range(100):
         pool = Pool(64, 2, **SHAPE)
-        views = []
+        views: list[Any] = []
 
         def use(pool: Pool = pool, views: list[Any] = views) -> None:
             with pytest.raises(ValueError, match="the pool is closed"):

@@ -99,7 +99,7 @@ def test_read_only_is_for_good(way: Callable[[Pool, int], View], part: Callable[
         view.flags.writeable = True
     with pytest.raises(ValueError, match="WRITEABLE"):
         view.setflags(write=True)
-    assert memoryview(view).readonly
+    assert memoryview(view).readonly  # type: ignore[arg-type,unused-ignore]
 
 
 def test_a_view_keeps_its_flag() -> None:

@@ -67,7 +67,7 @@ def integers(
         raise ValueError(f"{name}: one dimension expected, not {array.ndim}")
     if exact and array.size and not np.can_cast(array.dtype, dtype):
         _check_range(int(array.min()), int(array.max()), dtype, name, error)
-    return np.require(array.reshape(-1), dtype, "CA")
+    return np.require(array.reshape(-1), dtype, ["C", "A"])
 
 
 def _from_objects(values: Any, dtype: np.dtype[Any], name: str, error: type[Exception]) -> NDArray[Any]:

@@ -28,7 +28,7 @@ static _Thread_local unsigned n_pending;
 
 static int64_t refuse(tl_status status)
 {
-    if (status != TL_ENOTFOUND && status != TL_EBUSY)
+    if (status != TL_ENOTFOUND) /* an answer, no refusal */
         memcpy(pending[n_pending++ % PENDING], tl_last_error(), TL_LAST_ERROR_CAP);
     return -(int64_t)status;
 }

@@ -3,7 +3,7 @@
  *
  * ANSWERS. Every call on a handle returns an int64_t: an answer of 0 or more, or
  * minus a status (-TL_EFULL ...), or -TL_KVX_CLOSED after tl_kvx_close. A refusal,
- * but for -TL_ENOTFOUND and -TL_EBUSY, which are answers, leaves its message where
+ * but for -TL_ENOTFOUND, which is an answer too, leaves its message where
  * tl_kvx_take_error finds it. A refused call has changed nothing, batches included.
  *
  * IDS are int64_t where one is passed, so that a negative one is refused by value

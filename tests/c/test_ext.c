@@ -146,7 +146,8 @@ CASE(closed_handle_refuses_every_call)
     CHECK_CLOSED(tl_kvx_cow, 0);
     CHECK_CLOSED(tl_kvx_fill, 0);
     CHECK_CLOSED(tl_kvx_set_fill, 0, 1);
-    CHECK_CLOSED(tl_kvx_set_fill_many, ids, 1, 1);
+    CHECK_CLOSED(tl_kvx_set_fill_many, ids, (uint32_t[]){1}, 1);
+    CHECK_CLOSED(tl_kvx_write, 0, ids, (uint32_t[]){0}, 1, buf, buf, 2, 2);
     CHECK_CLOSED(tl_kvx_evict, 1);
     CHECK_CLOSED(tl_kvx_register, 0, 1);
     CHECK_CLOSED(tl_kvx_register_many, ids, &hash, 1);
@@ -357,18 +358,73 @@ CASE(set_fill_is_all_or_nothing)
     uint32_t a = take(b.p), c = take(b.p), named = take_registered(b.p, 5);
     CHECK_EQ(tl_kvx_set_fill(b.h, a, 2), 0);
     CHECK_EQ(tl_kvx_fill(b.h, a), 2);
-    CHECK_EQ(tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c, a}, 3, 1), 0);
-    CHECK_EQ(tl_kvx_fill(b.h, a), 1);
+    CHECK_EQ(tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c, a}, (uint32_t[]){2, 1, 0}, 3), 0);
+    CHECK_EQ(tl_kvx_fill(b.h, a), 0);
     CHECK_EQ(tl_kvx_fill(b.h, c), 1);
-    CHECK_LOOKS(b, tl_kvx_set_fill_many(b.h, NULL, 0, 99), 0);
+    CHECK_LOOKS(b, tl_kvx_set_fill_many(b.h, NULL, NULL, 0), 0);
     const int64_t bad[] = {-1, 3, (int64_t)UINT32_MAX + 1, INT64_MAX, INT64_MIN};
     for (int i = 0; i < 5; i++) {
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, a, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
-        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, &a, 1, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
     }
+    const uint32_t too_many[] = {3, UINT32_MAX};
+    for (int i = 0; i < 2; i++)
+        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){c, a}, (uint32_t[]){2, too_many[i]}, 2), TL_EINVAL,
+                         "tl_kvx_set_fill");
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, named, 2), TL_EINVAL, "tl_kvx_set_fill");
-    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c, named}, 3, 2), TL_EINVAL, "tl_kvx_set_fill");
-    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, 3}, 2, 2), TL_EINVAL, "tl_kvx_set_fill");
+    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, named, c}, (uint32_t[]){2, 2, 2}, 3), TL_EINVAL,
+                     "tl_kvx_set_fill");
+    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, 3}, (uint32_t[]){2, 2}, 2), TL_EINVAL, "tl_kvx_set_fill");
+    end_both(b);
+}
+
+/* The rows of n positions, their strides in elements, land in layer, K and V, head and slot. */
+CASE(write_puts_a_position_into_each_block)
+{
+    enum { B = 3, L = 2, H = 2, D = 2, N = 3 };
+    tl_kvx *h;
+    tl_kv_pool *p;
+    tl_kv_cfg cfg = shape(4, B, L, H, D);
+    CHECK_EQ(tl_kvx_create(&cfg, &h, &p), 0);
+    both b = {h, p};
+    uint32_t a = take(p), c = take(p);
+    memset(values_of(p, a), 0, tl_kv_block_bytes(p)), memset(values_of(p, c), 0, tl_kv_block_bytes(p));
+    uint16_t k[N * H * D], v[N * H * D];
+    for (uint16_t i = 0; i < N * H * D; i++) k[i] = (uint16_t)(i + 1), v[i] = (uint16_t)(i + 101);
+    const uint32_t ids[N] = {a, c, a}, slots[N] = {0, 2, 1};
+    CHECK_EQ(tl_kvx_write(h, 1, ids, slots, N, k, v, H * D, D), 0);
+
+    /* Written out by hand: [layer][K, V][head][position][dim] of each block. */
+    const uint16_t expected_a[L * 2 * H * B * D] = {
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        1, 2, 9, 10, 0, 0, 3, 4, 11, 12, 0, 0, 101, 102, 109, 110, 0, 0, 103, 104, 111, 112, 0, 0,
+    };
+    const uint16_t expected_c[L * 2 * H * B * D] = {
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 5, 6, 0, 0, 0, 0, 7, 8, 0, 0, 0, 0, 105, 106, 0, 0, 0, 0, 107, 108,
+    };
+    CHECK_BYTES(values_of(p, a), expected_a, sizeof expected_a);
+    CHECK_BYTES(values_of(p, c), expected_c, sizeof expected_c);
+    CHECK_LOOKS(b, tl_kvx_write(h, 0, NULL, NULL, 0, NULL, NULL, 0, 0), 0);
+    end_both(b);
+}
+
+/* A block not used, shared or registered, a layer or a slot out of range: nothing is
+ * written, in the blocks before the bad one either. */
+CASE(write_is_all_or_nothing)
+{
+    both b = open_both(4);
+    uint32_t a = take(b.p), shared = take(b.p), named = take_registered(b.p, 5);
+    tl_kv_ref(b.p, shared);
+    const uint16_t row[4] = {9, 9, 9, 9};
+    const uint32_t bad[][2] = {{shared, 0}, {named, 0}, {3, 0}, {4, 0}, {UINT32_MAX, 0}, {a, 2}, {a, UINT32_MAX}};
+    put_values(b.p, a, 1), put_values(b.p, shared, 2), put_values(b.p, named, 3);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        CHECK_ANSWERS_NO(b, tl_kvx_write(b.h, 0, (uint32_t[]){a, bad[i][0]}, (uint32_t[]){0, bad[i][1]}, 2, row, row, 2, 2),
+                         TL_EINVAL, "tl_kvx_write");
+    const int64_t layers[] = {-1, 1, INT64_MAX, INT64_MIN};
+    for (size_t i = 0; i < 4; i++)
+        CHECK_ANSWERS_NO(b, tl_kvx_write(b.h, layers[i], &a, (uint32_t[]){0}, 1, row, row, 2, 2), TL_EINVAL, "tl_kvx_write");
+    check_values(b.p, a, 1), check_values(b.p, shared, 2), check_values(b.p, named, 3);
     end_both(b);
 }
 
@@ -398,7 +454,7 @@ CASE(register_answers)
     both b = open_both(3);
     uint32_t id = take(b.p), other = take(b.p);
     CHECK_ANSWERS_NO(b, tl_kvx_register(b.h, id, 5), TL_EINVAL, "tl_kv_register"); /* not full */
-    CHECK_EQ(tl_kvx_set_fill_many(b.h, (uint32_t[]){id, other}, 2, 2), 0);
+    CHECK_EQ(tl_kvx_set_fill_many(b.h, (uint32_t[]){id, other}, (uint32_t[]){2, 2}, 2), 0);
     CHECK_ANSWERS_NO(b, tl_kvx_register(b.h, id, 0), TL_EINVAL, "tl_kv_register");
     CHECK_EQ(tl_kvx_register(b.h, id, 5), 1);
     CHECK_LOOKS(b, tl_kvx_register(b.h, id, 5), 1);
@@ -413,7 +469,7 @@ CASE(register_many_counts)
     both b = open_both(5);
     uint32_t named = take_registered(b.p, 5), cached = take_registered(b.p, 6), a = take(b.p), c = take(b.p);
     drop(b.p, cached);
-    CHECK_EQ(tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c}, 2, 2), 0);
+    CHECK_EQ(tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c}, (uint32_t[]){2, 2}, 2), 0);
     CHECK_LOOKS(b, tl_kvx_register_many(b.h, NULL, NULL, 0), 0);
     CHECK_LOOKS(b, tl_kvx_register_many(b.h, (uint32_t[]){a, named, c}, (uint64_t[]){5, 5, 6}, 3), 0);
     /* a is new, again no more; c wants a's hash, then its own, then a's again */
@@ -431,7 +487,7 @@ CASE(register_many_is_all_or_nothing)
 {
     both b = open_both(6);
     uint32_t named = take_registered(b.p, 5), a = take(b.p), c = take(b.p), partial = take(b.p);
-    CHECK_EQ(tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c}, 2, 2), 0);
+    CHECK_EQ(tl_kvx_set_fill_many(b.h, (uint32_t[]){a, c}, (uint32_t[]){2, 2}, 2), 0);
     CHECK_EQ(tl_kvx_set_fill(b.h, partial, 1), 0);
     const uint32_t bad_id[] = {partial, 4, 6, UINT32_MAX, named, a, c};
     const uint64_t bad_hash[] = {9, 9, 9, 9, 9, 9, 0};
@@ -679,7 +735,8 @@ CASE(fork_finds_whole_pools)
 CASES(create_close_destroy, create_refuses, create_without_memory, closed_handle_refuses_every_call, messages_nest,
       messages_left_behind, alloc_counts, holders_are_needed, looking, writable_is_private, ref_many_is_all_or_nothing,
       holders_do_not_wrap, unref_many_is_all_or_nothing, cow_gives_the_id_to_write_to, set_fill_is_all_or_nothing,
-      evict_drops_the_oldest, register_answers, register_many_counts, register_many_is_all_or_nothing, lookup_answers,
+      write_puts_a_position_into_each_block, write_is_all_or_nothing, evict_drops_the_oldest, register_answers,
+      register_many_counts, register_many_is_all_or_nothing, lookup_answers,
       match_holds_the_run, acquire_admits, acquire_is_all_or_nothing, block_hashes_chain, export_bytes_of_any_n,
       export_bytes_beyond_63_bits, export_and_import_answer_sizes, envelopes_stay_apart_from_the_slab,
       threads_exclude_each_other, hold_keeps_others_out, fork_finds_whole_pools)

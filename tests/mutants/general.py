@@ -78,7 +78,7 @@ def source_of(file: str) -> list[str]:
 
 def mutants_of(file: str) -> list[Mutant]:
     """Return all changes of one file, in order."""
-    from universalmutator.mutator import mutants_regexp  # type: ignore[import-untyped]
+    from universalmutator.mutator import mutants_regexp
 
     source = source_of(file)
     with contextlib.redirect_stdout(io.StringIO()):
