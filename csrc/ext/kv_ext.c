@@ -263,11 +263,12 @@ static int64_t check_fill(const tl_kv_pool *p, int64_t id, int64_t n_tokens)
     return 0;
 }
 
-static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
+/* With n_tokens NULL, `all` for each of them. */
+static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, const uint32_t *n_tokens, int64_t all, size_t n)
 {
     int64_t refusal = 0;
-    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens[i]);
-    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = n_tokens[i];
+    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens ? n_tokens[i] : all);
+    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = n_tokens ? n_tokens[i] : (uint32_t)all;
     return refusal;
 }
 
@@ -282,7 +283,12 @@ int64_t tl_kvx_set_fill(tl_kvx *h, int64_t id, int64_t n_tokens) { RETURN_LOCKED
 
 int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
 {
-    RETURN_LOCKED(h, p, set_fills(p, ids, n_tokens, n));
+    RETURN_LOCKED(h, p, set_fills(p, ids, n_tokens, 0, n));
+}
+
+int64_t tl_kvx_set_fill_all(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_tokens)
+{
+    RETURN_LOCKED(h, p, set_fills(p, ids, NULL, n_tokens, n));
 }
 
 static int64_t check_write(const tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n)
