@@ -147,6 +147,7 @@ CASE(closed_handle_refuses_every_call)
     CHECK_CLOSED(tl_kvx_fill, 0);
     CHECK_CLOSED(tl_kvx_set_fill, 0, 1);
     CHECK_CLOSED(tl_kvx_set_fill_many, ids, (uint32_t[]){1}, 1);
+    CHECK_CLOSED(tl_kvx_set_fill_all, ids, 1, 1);
     CHECK_CLOSED(tl_kvx_write, 0, ids, (uint32_t[]){0}, 1, buf, buf, 2, 2);
     CHECK_CLOSED(tl_kvx_evict, 1);
     CHECK_CLOSED(tl_kvx_register, 0, 1);
@@ -364,8 +365,15 @@ CASE(set_fill_is_all_or_nothing)
     CHECK_EQ(tl_kvx_fill(b.h, c), 1);
     CHECK_LOOKS(b, tl_kvx_set_fill_many(b.h, NULL, NULL, 0), 0);
     const int64_t bad[] = {-1, 3, (int64_t)UINT32_MAX + 1, INT64_MAX, INT64_MIN};
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, a, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
+        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, (uint32_t[]){c, a}, 2, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
+    }
+    CHECK_EQ(tl_kvx_set_fill_all(b.h, (uint32_t[]){a, c, a}, 3, 2), 0);
+    CHECK_EQ(tl_kvx_fill(b.h, a), 2);
+    CHECK_EQ(tl_kvx_fill(b.h, c), 2);
+    CHECK_LOOKS(b, tl_kvx_set_fill_all(b.h, NULL, 0, 99), 0);
+    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, (uint32_t[]){a, named, c}, 3, 2), TL_EINVAL, "tl_kvx_set_fill");
     const uint32_t too_many[] = {3, UINT32_MAX};
     for (int i = 0; i < 2; i++) {
         const uint32_t last[] = {2, too_many[i]}, first[] = {too_many[i], 2};
