@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tinyllm_kv.pytest_plugin import execute
+from tinyllm_kv.pytest_plugin import SANITIZE, execute
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "include"
@@ -135,6 +135,16 @@ def test_kv_pool_needs_three_headers_only(tmp_path: Path) -> None:
     rule = run(*CC, "-std=c11", f"-I{include}", "-MM", ROOT / KV_POOL)
     read = {Path(name).resolve() for name in rule.replace("\\\n", " ").split()[1:]}
     assert {path.parent for path in read} == {ROOT / "csrc/runtime", include.resolve() / "tinyllm"}
+
+
+def test_kv_pool_runs_among_foreign_parts(tmp_path: Path) -> None:
+    """kv_pool.c passes the pool's cases over another author's headers, map, list and vector."""
+    tests = ROOT / "tests/c"
+    kit = [source for source in tests.glob("*.c") if not re.match("test_|swiss_", source.name)]
+    program = tmp_path / "foreign"
+    run(*CC, *C11, *SANITIZE, f"-I{tests / 'foreign'}", f"-I{tests}", f"-I{ROOT / 'csrc/runtime'}", tests / "test_kv_pool.c",
+        *kit, tests / "foreign/foreign.c", ROOT / KV_POOL, "-pthread", "-o", program)  # fmt: skip
+    assert "20 passed, 0 failed" in run(program)
 
 
 def test_kv_pool_defines_its_header_and_nothing_else(objects: dict[str, Path]) -> None:

@@ -28,11 +28,13 @@ from .errors import BY_STATUS, BlockIndexError, InvalidArgument, KVError
 try:
     from ._kv import ffi
     from ._kv import lib as lib
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != f"{__package__}._kv":
+        raise
     raise ImportError(
         "tinyllm_kv: the compiled extension is not here; install the package (pip install .) "
         "and import it from outside its source folder, or install it in place (pip install -e .)"
-    ) from error
+    ) from None
 
 if TYPE_CHECKING:
     from ._kv import CData
@@ -101,12 +103,12 @@ register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=
 
 def create(
     n_blocks: int, block_tokens: int, n_layers: int, n_kv_heads: int, head_dim: int
-) -> tuple[object, NDArray[np.float16], int]:
-    """Create a pool. Return its handle, its slab and the bytes of one block.
+) -> tuple[object, NDArray[np.float16], NDArray[np.float16], int]:
+    """Create a pool. Return its handle, its slab twice and the bytes of one block.
 
-    The slab is float16 ``[n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim]``. The
-    pool lives as long as that array or a view of it, and no shorter than the caller uses
-    the handle without closing it.
+    The slab is float16 ``[n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim]``, first
+    writable, then read-only for good. The pool lives as long as one of these arrays or a
+    view of them, and no shorter than the caller uses the handle without closing it.
     """
     cfg = ffi.new(
         "tl_kv_cfg *",
@@ -123,9 +125,10 @@ def create(
     block_bytes: int = lib.tl_kv_block_bytes(owner)
     first = lib.tl_kv_block_ptr(owner, 0, 0, 0)
     keeper = ffi.gc(first, partial(_keep, owner))
-    flat: NDArray[np.float16] = np.frombuffer(ffi.buffer(keeper, n_blocks * block_bytes), np.float16)
-    slab = flat.reshape(n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim)
-    return closing, slab, block_bytes
+    memory = memoryview(ffi.buffer(keeper, n_blocks * block_bytes))
+    shape = n_blocks, n_layers, 2, n_kv_heads, block_tokens, head_dim
+    slab, fixed = (np.frombuffer(m, np.float16).reshape(shape) for m in (memory, memory.toreadonly()))
+    return closing, slab, fixed, block_bytes
 
 
 def _keep(_owner: object, _memory: object) -> None:

@@ -32,14 +32,15 @@ def integer(value: Any, least: int, most: int, name: str, error: type[Exception]
 
 def block_id(value: Any) -> int:
     """Return ``value`` as an int that C can take and refuse: what is absurd stays out of range."""
-    number = index(value)
-    return number if -1 <= number <= _INT64_MAX else -1 if number < 0 else _INT64_MAX
+    if type(value) is not int:
+        value = index(value)
+    return value if -1 <= value <= _INT64_MAX else -1 if value < 0 else _INT64_MAX
 
 
 def integers(
     values: ArrayLike, dtype: np.dtype[Any], name: str, error: type[Exception] = OverflowError
 ) -> NDArray[Any]:
-    """Return ``values`` as a contiguous one-dimensional array of an unsigned ``dtype``.
+    """Return ``values`` as a contiguous, aligned one-dimensional array of an unsigned ``dtype``.
 
     An array that is one already comes back as itself.
 
@@ -48,8 +49,10 @@ def integers(
         ValueError: more than one dimension.
         error: an element is out of the range of ``dtype``.
     """
-    if type(values) is np.ndarray and values.dtype is dtype and values.ndim == 1 and values.flags.c_contiguous:
-        return values
+    if type(values) is np.ndarray and values.dtype is dtype and values.ndim == 1:
+        flags = values.flags
+        if flags.c_contiguous and flags.aligned:
+            return values
     try:
         array = np.asarray(values)
     except OverflowError:  # an int beyond 64 bits, in some versions of NumPy
@@ -57,7 +60,7 @@ def integers(
     except ValueError as ragged:
         raise ValueError(f"{name}: {ragged}") from None
     exact = array.dtype.kind in "iu"
-    if not exact and not isinstance(values, np.ndarray) and array.dtype.kind in "fO" and np.ndim(array) <= 1:
+    if not exact and not isinstance(values, np.ndarray) and array.dtype.kind in "fO" and array.ndim == 1:
         return _from_objects(values, dtype, name, error)
     if not exact and array.size:
         raise TypeError(f"{name}: integers expected, not {array.dtype}")
@@ -65,7 +68,7 @@ def integers(
         raise ValueError(f"{name}: one dimension expected, not {array.ndim}")
     if exact and array.size and not np.can_cast(array.dtype, dtype):
         _check_range(int(array.min()), int(array.max()), dtype, name, error)
-    return np.ascontiguousarray(array.reshape(-1), dtype)
+    return np.require(array.reshape(-1), dtype, ["C", "A"])
 
 
 def _from_objects(values: Any, dtype: np.dtype[Any], name: str, error: type[Exception]) -> NDArray[Any]:

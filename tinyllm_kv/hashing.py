@@ -117,7 +117,7 @@ def crc32c(data: Any, crc: int = 0) -> int:
 
     Raises:
         TypeError: ``data`` is no buffer, or ``crc`` no integer.
-        ValueError: ``data`` is not contiguous.
+        ValueError, BufferError: ``data`` is not contiguous.
         OverflowError: ``crc`` is not in 0 … 2^32-1.
     """
     start = integer(crc, 0, UINT32_MAX, "crc32c: crc")

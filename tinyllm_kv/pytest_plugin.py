@@ -199,9 +199,13 @@ def pytest_collection(session: pytest.Session) -> bool | None:
     build = CBuild(temporary_folder(config), flags, [*(here / source for source in sources), *units])
 
     for test in tests:
-        item = CProgram.from_parent(session, name=test, build=build, source=here / test)
+        file = here / test
+        name = f"--c-test {test}"
+        item = CProgram.from_parent(session, name=name, nodeid=test, path=file, build=build, source=file)
         config.hook.pytest_itemcollected(item=item)
         session.items.append(item)
+    report = pytest.CollectReport(session.nodeid, "passed", None, [*session.items])
+    config.hook.pytest_collectreport(report=report)
     config.hook.pytest_collection_modifyitems(session=session, config=config, items=session.items)
     config.hook.pytest_collection_finish(session=session)
     session.testscollected = len(session.items)

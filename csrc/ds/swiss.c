@@ -12,10 +12,10 @@
  *
  * Rules of the load, in slots:
  *   (1) live keys are at most 7/8; the put that would exceed it grows the table.
- *   (2) keys and tombstones together are at most 15/16, so that every search ends.
- *       A put that would exceed it first clears the tombstones, in place. By (1) at
- *       least 1/16 of the slots come free, which pays for the walk: O(1) amortised
- *       at any number of live keys.
+ *   (2) a put that finds tombstones in more than 1/16 first clears them, in place, so
+ *       that searches stay short, and by (1) always end: keys and tombstones are at
+ *       most 15/16. The slots that come free pay for the walk: O(1) amortised at any
+ *       number of live keys.
  *   (3) deleting from a group that has an empty slot leaves no tombstone: no search
  *       has ever gone past that group. Below about half load hardly any arise. */
 
@@ -38,7 +38,7 @@ struct tl_map {
 };
 
 static size_t live_max(size_t cap) { return cap - cap / 8; }
-static size_t closed_max(size_t cap) { return cap - cap / 16; }
+static size_t tombs_max(size_t cap) { return cap / 16; }
 
 /* Mixes all bits of a key into all bits of its hash (the finalizer of MurmurHash3). */
 static uint64_t hash_of(uint64_t key)
@@ -191,12 +191,8 @@ tl_status tl_map_put(tl_map *m, uint64_t k, uint64_t v)
         return TL_OK;
     }
     if (m->live == live_max(m->cap) && !grow(m)) return fail(TL_ENOMEM, "tl_map_put: no memory to grow");
-    i = find_open(m, hash);
-    if (m->closed == closed_max(m->cap) && m->ctrl[i] == CTRL_EMPTY) {
-        clear_tombstones(m);
-        i = find_open(m, hash);
-    }
-    fill_slot(m, i, hash, (slot){k, v});
+    if (m->closed - m->live > tombs_max(m->cap)) clear_tombstones(m);
+    fill_slot(m, find_open(m, hash), hash, (slot){k, v});
     return TL_OK;
 }
 
@@ -207,6 +203,18 @@ int tl_map_get(const tl_map *m, uint64_t k, uint64_t *v)
     if (i == NOT_FOUND) return 0;
     if (v) *v = m->slots[i].value;
     return 1;
+}
+
+/* The slot of k, as far as its first group tells; or else the one a put would fill. */
+void tl_map_prefetch(const tl_map *m, uint64_t k)
+{
+    if (!m) return;
+    uint64_t hash = hash_of(k);
+    size_t at = probe_start(m, hash).at;
+    group g = group_load(m->ctrl + at);
+    uint32_t likely = group_match(g, tag_of(hash));
+    if (!likely) likely = group_match_open(g);
+    if (likely) __builtin_prefetch(&m->slots[at + mask_first(likely)]);
 }
 
 int tl_map_del(tl_map *m, uint64_t k)

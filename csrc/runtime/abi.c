@@ -20,8 +20,8 @@ const char *tl_status_str(tl_status status)
         "TL_OK",     "TL_EINVAL",    "TL_ENOMEM",  "TL_ESHAPE", "TL_EDTYPE",       "TL_EFULL",
         "TL_ENOTFOUND", "TL_EFORMAT", "TL_EBUSY", "TL_EUNSUPPORTED", "TL_EIO",
     };
-    if (status < 0 || (size_t)status >= sizeof names / sizeof names[0]) return "TL_UNKNOWN";
-    return names[status];
+    const tl_status n = sizeof names / sizeof names[0];
+    return 0 <= status && status < n ? names[status] : "TL_UNKNOWN";
 }
 
 /* ---- the error slot ------------------------------------------------------ */

@@ -33,8 +33,9 @@ static int payload_bytes(uint32_t tokens, uint32_t layers, uint32_t heads, uint3
 }
 
 /* One and a quarter times as many keys as there can be: with the index below about
- * two thirds full its searches are short and tombstones rare, at every n_blocks. */
-static size_t index_hint(size_t n_blocks) { return n_blocks <= SIZE_MAX / 2 ? n_blocks + n_blocks / 4 : n_blocks; }
+ * two thirds full its searches are short and tombstones rare, at every n_blocks. It
+ * fits in size_t because n_blocks records do, which are larger. */
+static size_t index_hint(size_t n_blocks) { return n_blocks + n_blocks / 4; }
 
 static tl_status take_memory(tl_kv_pool *p, size_t slab_bytes, size_t record_bytes)
 {
@@ -383,10 +384,10 @@ static tl_status check_envelope(const unsigned char *e, size_t len)
     const size_t least = TL_KV_ENVELOPE_HEADER + TRAILER;
     if (len < least) return kv_fail(TL_EFORMAT, "tl_kv_import: %zu bytes, an envelope has at least %zu", len, least);
     if (memcmp(e, TL_KV_MAGIC, 4) != 0) return kv_fail(TL_EFORMAT, "tl_kv_import: the magic is not TLKV");
-    uint64_t version = read_le(e + 4, 2), dtype = read_le(e + 6, 2);
-    if (version != TL_KV_FORMAT_V1 || dtype != TL_F16)
-        return kv_fail(TL_EFORMAT, "tl_kv_import: version %u with dtype %u, only version 1 with dtype 1 (f16) is read",
-                       (unsigned)version, (unsigned)dtype);
+    unsigned version = (unsigned)read_le(e + 4, 2), dtype = (unsigned)read_le(e + 6, 2);
+    if (version != TL_KV_FORMAT_V1)
+        return kv_fail(TL_EFORMAT, "tl_kv_import: version %u, only version 1 is read", version);
+    if (dtype != TL_F16) return kv_fail(TL_EFORMAT, "tl_kv_import: dtype %u, version 1 has dtype 1 (f16)", dtype);
     if (!length_is_implied(e, len))
         return kv_fail(TL_EFORMAT, "tl_kv_import: %zu bytes are not the length that the header implies", len);
     uint32_t stated = read_u32(e + len - TRAILER), crc = crc32c(0, e, len - TRAILER);

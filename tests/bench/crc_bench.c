@@ -2,10 +2,11 @@
  *
  *      cc -O2 -Icsrc/runtime tests/bench/crc_bench.c -o crc_bench && ./crc_bench
  *
- * prints one `name value unit` a line. The contestants of a group take turns, round by
- * round, so that what else the machine does meets all of them; a value is the median
- * of the rounds. Names: what:size:who; a line in x is the speed compared with the
- * plain contestant of the same group (tables, memcpy, byte at a time). */
+ * prints one `name value unit` a line; an argument is the size of the largest buffer in
+ * MiB, instead of 64. The contestants of a group take turns, round by round, so that what
+ * else the machine does meets all of them; a value is the median of the rounds. Names:
+ * what:size:who; a line in x is the speed compared with the plain contestant of the same
+ * group (tables, memcpy, byte at a time). */
 #define _POSIX_C_SOURCE 199309L
 #include "crc32c.h"
 #include "fnv1a.h"
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUNDS = 15, LARGEST = 64 << 20, CONTESTANTS = 8, TOKENS = 16 };
+enum { ROUNDS = 15, CONTESTANTS = 8, TOKENS = 16 };
 
 static unsigned char *src, *dst;
 static uint32_t tokens[1 << 16];
@@ -123,18 +124,20 @@ static void compare_hashes(const char *what, uint32_t bits)
     compare(what, c, sizeof c / sizeof *c, TOKENS, 4096, "ns");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    src = malloc(LARGEST);
-    dst = malloc(LARGEST + 64);
+    const size_t mib = argc > 1 ? strtoul(argv[1], NULL, 10) : 64, largest = mib << 20;
+    if (mib < 2 || mib > 1024) return 2;
+    src = malloc(largest);
+    dst = malloc(largest + 64);
     if (!src || !dst) return 1;
-    for (size_t i = 0; i < LARGEST; i++) src[i] = (unsigned char)(i * 2654435761u >> 13);
-    memset(dst, 1, LARGEST + 64);
+    for (size_t i = 0; i < largest; i++) src[i] = (unsigned char)(i * 2654435761u >> 13);
+    memset(dst, 1, largest + 64);
     for (size_t n = 64; n <= 4096; n *= n == 64 ? 4 : 16) compare_sums(n);
     compare_sums(1 << 20);
-    compare_sums(LARGEST);
+    compare_sums(largest);
     compare_copies(2 << 20);
-    compare_copies(LARGEST);
+    compare_copies(largest);
     compare_hashes("block_hash_16_bits", 16);
     compare_hashes("block_hash_17_bits", 17);
     compare_hashes("block_hash_32_bits", 32);

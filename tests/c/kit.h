@@ -75,7 +75,7 @@
  * KIT_PATTERN (larger ones are not touched). */
 #define KIT_PATTERN 0xA5
 #ifndef KIT_PATTERN_BELOW
-#define KIT_PATTERN_BELOW 65536 /* 0 where a tool wants to see uninitialized memory as such */
+#define KIT_PATTERN_BELOW 65536 /* 1 where a tool wants to see uninitialized memory as such */
 #endif
 
 /* Allocations asked for in this case, those that failed included. */

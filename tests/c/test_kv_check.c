@@ -130,8 +130,10 @@ CASE(the_digest_sees_every_change)
     CHECK_SEEN(p->blocks[0].fill++, p->blocks[0].fill--);
     CHECK_SEEN(p->blocks[0].hash++, p->blocks[0].hash--);
     CHECK_SEEN(p->free_ids.len--, p->free_ids.len++);
-    CHECK_SEEN((*free_id(p, 0) ^= 1, *free_id(p, 1) ^= 1), (*free_id(p, 0) ^= 1, *free_id(p, 1) ^= 1)); /* 5 4 -> 4 5 */
-    CHECK_SEEN(tl_lru_touch(&p->lru, &p->blocks[2].lru), tl_lru_touch(&p->lru, &p->blocks[3].lru)); /* 3 2 -> 2 3 */
+    CHECK_SEEN((*free_id(p, 0) ^= 1, *free_id(p, 1) ^= 1), /* 5 4 is 4 5 */
+               (*free_id(p, 0) ^= 1, *free_id(p, 1) ^= 1));
+    CHECK_SEEN(tl_lru_touch(&p->lru, &p->blocks[2].lru), /* 2 3 is 3 2 */
+               tl_lru_touch(&p->lru, &p->blocks[3].lru));
     CHECK_SEEN(tl_map_put(p->index, 102, 3), tl_map_put(p->index, 102, 2));
     CHECK_SEEN(tl_map_put(p->index, 7, 0), tl_map_del(p->index, 7));
     CHECK_SEEN(p->cfg.head_dim++, p->cfg.head_dim--);

@@ -15,10 +15,10 @@ import sys
 
 from .._version import __version__
 from ..errors import KVError
-from . import demo, flags, replay
+from . import demo, flags, inspect, replay
 from .errors import CommandError
 
-COMMANDS = (demo, replay)
+COMMANDS = (demo, replay, inspect)
 
 _EXAMPLES = """\
 examples:
@@ -45,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         parser = _parser()
         args = parser.parse_args(argv)
+        if args.flags and args.command:
+            parser.error("--cflags and --sources go without a command")
         name += f" {args.command}" if args.command else ""
         status: int = args.run(args) if "run" in args else _without_command(parser, args)
         print(end="", flush=True)

@@ -112,8 +112,8 @@ def run(args: argparse.Namespace) -> int:
     """Play all of it; return 1 if a value differs."""
     page = Page()
     page.text(
-        "The worked example: one sequence, tokens 1 2 3 4 5, in blocks of two positions,",
-        "one layer, one KV head, head dimension 2. What you see comes from the C pool;",
+        "The worked example: one sequence, tokens 1 2 3 4 5, in blocks of two positions;",
+        "one layer, one KV head, head dimension 2. What you see comes out of the C pool,",
         '"ok" says that all values of a line are those of the specification.',
     )
     _hashes(page)

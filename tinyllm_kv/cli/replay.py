@@ -174,7 +174,7 @@ class _BadLine(Exception):
 
 def _hash_ids(line: bytes) -> NDArray[np.uint64]:
     try:
-        request = json.loads(line.decode(), parse_constant=_no_constant)
+        request = json.loads(line.rstrip(b"\r\n").decode(), parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise _BadLine(f"not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -407,10 +407,11 @@ def curve(points: list[tuple[int, float]], width: int = 64, height: int = 10) ->
         grid[round(level)][column] = "o"
 
     axis = " " * width
-    for column, n in sorted(zip(at, (f"{n:,}" for n, _ in points), strict=True), key=lambda p: -p[0] % width):
-        start = min(column, width - len(n))  # both ends first, then from the right what has room
-        if not axis[max(0, start - 2) : start + len(n) + 2].strip():
-            axis = axis[:start] + n + axis[start + len(n) :]
+    for i in (0, *range(len(points) - 1, 0, -1)):  # both ends first, then from the right what has room
+        label = f"{points[i][0]:,}"
+        start = min(at[i], width - len(label))
+        if not axis[max(0, start - 2) : start + len(label) + 2].strip():
+            axis = axis[:start] + label + axis[start + len(label) :]
 
     marks = {level: f"{100 * top * level / height:.0f} %" for level in (0, height // 2, height)}
     rows = [f"{marks.get(y, ''):>8} |{''.join(grid[y]).rstrip()}" for y in range(height, -1, -1)]

@@ -1,0 +1,76 @@
+"""32 wrong implementations of the pool die by the tests that are meant for them: ``pytest -m mutants``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mutants.run import NAMES, Court, Mutant, PatchError, Verdict, patched, read_mutant, table
+
+slow = pytest.mark.mutants
+
+
+class Judged:
+    """The verdicts of this session, each mutant judged once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.court = Court(folder)
+        self.verdicts: dict[str, Verdict] = {}
+
+    def verdict(self, name: str) -> Verdict:
+        if name not in self.verdicts:
+            self.verdicts[name] = self.court.judge(read_mutant(name))
+        return self.verdicts[name]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Judged]:
+    result = Judged(tmp_path_factory.mktemp("mutants") / "workshop")
+    yield result
+    reporter = pytestconfig.pluginmanager.get_plugin("terminalreporter")
+    if reporter:
+        reporter.write_line("\n" + table(list(result.verdicts.values())))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_patch_applies(name: str) -> None:
+    """Each mutant changes what it says it changes: a patch out of date is a failure."""
+    assert patched(read_mutant(name))
+
+
+def test_there_is_a_patch_for_every_name_and_no_other() -> None:
+    """The folder holds the 32 patches."""
+    assert sorted(path.stem for path in (Path(__file__).parent / "mutants").glob("*.patch")) == sorted(NAMES)
+    assert len(NAMES) == 32
+
+
+@pytest.mark.parametrize("old", ["no such text", "tl_kv_pool *p"], ids=["no place", "several places"])
+def test_a_patch_without_one_place_is_refused(old: str) -> None:
+    """A patch whose old text is gone, or stands more than once, is not applied."""
+    with pytest.raises(PatchError, match="the old text stands"):
+        patched(Mutant("x", "", (), (("csrc/runtime/kv_pool.c", old, ""),)))
+
+
+@slow
+def test_a_right_implementation_survives(judged: Judged) -> None:
+    """A change that is no fault kills nothing: it is the faults that the cases find."""
+    harmless = Mutant("x", "", (), (("csrc/runtime/kv_pool.c", "if (hash == 0) return", "if (!hash) return"),))
+    verdict = judged.court.judge(harmless)
+    assert not verdict.pool and not verdict.learner and not verdict.by_named
+
+
+@slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mutant_dies_by_the_test_that_is_meant_for_it(name: str, judged: Judged) -> None:
+    """One of the tests that the patch names kills the mutant."""
+    verdict = judged.verdict(name)
+    assert verdict.by_named, f"{verdict.mutant.fault}: killed by {verdict.pool or 'none'}"
+
+
+@slow
+def test_the_learner_tests_alone_kill_at_least_30(judged: Judged) -> None:
+    """The eight learner tests kill 30 of the 32, and a revived block that can be evicted (s11) among them."""
+    killed = {name for name in NAMES if judged.verdict(name).learner}
+    assert "s11" in killed
+    assert len(killed) >= 30, f"alive: {sorted(set(NAMES) - killed)}"
