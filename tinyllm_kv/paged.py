@@ -347,8 +347,9 @@ class PagedKVCache:
         if tokens is None:
             names = _imported_names(names, found)
         else:
+            known = names.hashes[:full]
             given = np.zeros(found.n_blocks, np.uint64)
-            given[:full] = _padded(names.hashes, full)
+            given[: len(known)] = known
             wrong = np.flatnonzero((found.hashes != 0) & (found.hashes != given))
             if len(wrong):
                 raise ValueError(f"PagedKVCache.{call}: the tokens do not give the hash of block {wrong[0]}")
@@ -482,11 +483,6 @@ def _imported_names(names: _Names, found: Envelope) -> _Names:
         return names
     last = int(found.hashes[-1])  # 0 of a partial block, too
     return _Names(last, found.hashes, names.tail) if last else names._replace(tail=None)
-
-
-def _padded(hashes: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
-    """Return the first ``n`` hashes, zeros where there are fewer."""
-    return np.pad(hashes[:n], (0, max(0, n - len(hashes))))
 
 
 def _float16(call: str, name: str, values: ArrayLike) -> NDArray[np.float16]:
