@@ -106,12 +106,15 @@ class Model:
         self.drop(id)
         return copy
 
-    def set_fill(self, ids: list[int], n: int) -> None:
+    def set_fill(self, ids: list[int], n: int | list[int]) -> None:
+        fills = n if isinstance(n, list) else [n] * len(ids)
         self.check_used(ids)
-        if ids and not 0 <= n <= B or any(self.hashes[id] for id in ids):
+        if not all(0 <= fill <= B for fill in fills):
             raise Refused(InvalidArgument)
-        for id in ids:
-            self.fills[id] = n
+        if len(fills) != len(ids) or any(self.hashes[id] for id in ids):
+            raise Refused(InvalidArgument)
+        for id, fill in zip(ids, fills):
+            self.fills[id] = fill
 
     def register(self, id: int, hash: int) -> bool:
         self.check_used([id])
@@ -271,8 +274,8 @@ class PoolAndModel(RuleBasedStateMachine):
     def cow(self, data: st.DataObject) -> None:
         self.both("cow", self.id(data))
 
-    @rule(data=st.data(), n=st.integers(-1, B + 1))
-    def set_fill(self, data: st.DataObject, n: int) -> None:
+    @rule(data=st.data(), n=st.integers(-1, B + 1) | st.lists(st.integers(0, B + 1), max_size=3))
+    def set_fill(self, data: st.DataObject, n: int | list[int]) -> None:
         self.both("set_fill", self.ids(data), n)
 
     @rule(n=st.none() | st.integers(-1, 4))

@@ -289,6 +289,8 @@ def test_fill_and_set_fill() -> None:
         assert pool.fill(6) == n
     pool.set_fill([0, 6, 1], 2)
     assert [pool.fill(id) for id in (0, 6, 1)] == [2, 2, 2]
+    pool.set_fill([0, 6, 1], [2, 0, 1])
+    assert [pool.fill(id) for id in (0, 6, 1)] == [2, 0, 1]
 
 
 def test_evict_drops_the_oldest() -> None:
