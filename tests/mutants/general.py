@@ -190,7 +190,7 @@ def judge(count: int, seed: int, jobs: int, folder: Path) -> dict[Mutant, str | 
             if not counts:
                 continue
             verdicts[mutant] = test
-            print(f"{test or 'alive'}: {mutant.file}:{mutant.line}", flush=True)
+            print(f"{test or 'alive'}: {mutant}", flush=True)
             if len(verdicts) == count:
                 pool.shutdown(cancel_futures=True)
                 break
