@@ -62,10 +62,11 @@ class Mutant:
     @property
     def key(self) -> tuple[str, str, str]:
         """What names it as long as nobody edits the line."""
-        return self.file, self.old, self.new
+        return self.file, " ".join(self.old.split()), " ".join(self.new.split())
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}\n  - {self.old}\n  + {self.new}"
+        _, old, new = self.key
+        return f"{self.file}:{self.line}\n  - {old}\n  + {new}"
 
 
 def without_comments(text: str) -> str:
