@@ -5,15 +5,14 @@ Under ``tests/sanitized.py`` that interpreter is a sanitized one, too.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import textwrap
 
-#: What a sanitized interpreter is started with (see sanitized.py), {} in a plain run.
-SANITIZED: dict[str, str] = json.loads(os.environ.get("TINYLLM_KV_SANITIZED", "{}"))
+#: What a sanitized interpreter is started with; set by sanitized.py.
+SANITIZED: dict[str, str] = {}
 
 
 def run(code: str, timeout: float = 120, extra: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -68,10 +68,12 @@ def settings(folder: Path) -> dict[str, str]:
 
 def run_here(arguments: list[str]) -> int:
     """Run pytest in this interpreter, which is a sanitized one, with a clean environment for its children."""
-    for name in json.loads(os.environ["TINYLLM_KV_SANITIZED"]):
-        del os.environ[name]
+    import interpreter
     import pytest
 
+    interpreter.SANITIZED = json.loads(os.environ.pop("TINYLLM_KV_SANITIZED"))
+    for name in interpreter.SANITIZED:
+        del os.environ[name]
     return int(pytest.main(arguments))
 
 
@@ -84,7 +86,8 @@ def main(arguments: list[str]) -> int:
         build(given.source.resolve(), Path(folder))
         added = settings(Path(folder))
         environment = os.environ | added | {"TINYLLM_KV_SANITIZED": json.dumps(added)}
-        command = [sys.executable, __file__, "--capture=sys", *(rest or TESTS)]  # fd 2 is for reports
+        # fd 2 is for reports
+        command = [sys.executable, __file__, "--capture=sys", *(rest or ["-m", "not mutants", *TESTS])]
         return subprocess.run(command, env=environment).returncode
 
 

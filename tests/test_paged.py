@@ -553,16 +553,21 @@ def test_an_imported_copy_gets_its_name_from_the_tokens(cache):
 
 def test_without_tokens_the_chain_goes_on_where_it_can(cache):
     """After a full, named last block new tokens name new blocks; after a partial or unnamed one they name none."""
-    prompt(cache, "full", TOKENS[:4])
+    for seq in ("full", "copy"):
+        cache.add_seq(seq, TOKENS[:4])
+    for seq in ("full", "copy"):
+        put(cache, seq, 4)
     prompt(cache, "partial", TOKENS)
-    full, partial = cache.export_seq("full"), cache.export_seq("partial")
-    with PagedKVCache(8, 2, 2, 2, 3) as other:
-        for seq, envelope, name in (("a", full, block_hash(H1, [5, 6])), ("b", partial, 0)):
-            other.import_seq(seq, envelope)
-            other.extend_tokens(seq, [5, 6] if name else [6, 7])
-            put(other, seq, 2)
-            assert other.pool.registered_hash(other.block_table(seq)[2]) == name
-        assert other.stats()["used"] == 7
+    for seq, names in (
+        ("full", [H0, H1, block_hash(H1, [5, 6])]),
+        ("partial", [H0, H1, 0]),
+        ("copy", [0, 0, 0]),
+    ):
+        with PagedKVCache(8, 2, 2, 2, 3) as other:
+            other.import_seq("a", cache.export_seq(seq))
+            other.extend_tokens("a", [5, 6, 7])
+            put(other, "a", 2)
+            assert [other.pool.registered_hash(block) for block in other.block_table("a")[:3]] == names
 
 
 def test_an_import_in_a_namespace(cache):

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from paged_model import LAYERS, SHAPE, Dense, blocks_needed, check, computed, hash_chain, snapshot
-from tinyllm_kv import OutOfBlocks, PagedKVCache
+from tinyllm_kv import Envelope, OutOfBlocks, PagedKVCache
 
 TOKENS = st.lists(st.integers(0, 1), max_size=7)
 PARENTS = st.sampled_from([0, 0, 77])
@@ -85,7 +85,7 @@ class Interleavings(RuleBasedStateMachine):
         seq = self.pick(data)
         dense = self.model[seq]
         if dense.told is None:
-            self.cache.extend_tokens(seq, [9] * n)
+            self.cache.extend_tokens(seq, [9] * n)  # nobody will see these
             return
         while len(dense.tokens) < dense.told + n:
             dense.tokens.append(data.draw(st.integers(0, 1)))
@@ -99,6 +99,7 @@ class Interleavings(RuleBasedStateMachine):
         self.cache.fork(seq, child)
         # The two go on with one stream of tokens: the names of blocks that they share must agree.
         self.model[child] = self.model[seq].copy()
+        self.named |= {(child, i) for parent, i in self.named if parent == seq}
         shared, known = max(self.model[seq].lengths()), self.model[seq].told or 0
         del self.model[child].tokens[max(shared, known) :]
 
@@ -124,7 +125,13 @@ class Interleavings(RuleBasedStateMachine):
         if self.attempt(-(-length // size), self.cache.import_seq, seq, envelope, known, parent=dense.parent):
             arrived = dense.copy()
             arrived.kv = [kv[:, :, :length] for kv in dense.kv]
-            arrived.told = len(dense.tokens) if told else None
+            if told:
+                arrived.told = len(dense.tokens)
+            else:  # the names go on after a block that is full and named
+                del arrived.tokens[length:]
+                hashes = Envelope.parse(envelope).hashes
+                arrived.told = length if length % size == 0 and hashes[-1:].all() else None
+                self.named |= {(seq, i) for i in range(length // size)}
             self.model[seq] = arrived
 
     @invariant()

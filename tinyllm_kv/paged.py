@@ -498,8 +498,6 @@ def _float16(call: str, name: str, values: ArrayLike) -> NDArray[np.float16]:
     with np.errstate(all="ignore"):
         if array.dtype.itemsize > 8:
             array = _to_odd(array)
-        elif array.dtype.itemsize < 4:  # exactly: a foreign type's own way to float16 may not be
-            array = array.astype(np.float32)
         return array.astype(np.float16, order="C")
 
 

@@ -212,7 +212,7 @@ class Pool:
             refuse_look(answer)
         return answer
 
-    def set_fill(self, ids: ArrayLike, n: ArrayLike) -> None:
+    def set_fill(self, ids: ArrayLike, n: int | np.integer[Any] | Sequence[int] | NDArray[Any]) -> None:
         """State that the first ``n`` positions of a block, or of each of an array, hold data.
 
         Args:

@@ -33,8 +33,9 @@ static int payload_bytes(uint32_t tokens, uint32_t layers, uint32_t heads, uint3
 }
 
 /* One and a quarter times as many keys as there can be: with the index below about
- * two thirds full its searches are short and tombstones rare, at every n_blocks. */
-static size_t index_hint(size_t n_blocks) { return n_blocks <= SIZE_MAX / 2 ? n_blocks + n_blocks / 4 : n_blocks; }
+ * two thirds full its searches are short and tombstones rare, at every n_blocks. It
+ * fits in size_t because n_blocks records do, which are larger. */
+static size_t index_hint(size_t n_blocks) { return n_blocks + n_blocks / 4; }
 
 static tl_status take_memory(tl_kv_pool *p, size_t slab_bytes, size_t record_bytes)
 {

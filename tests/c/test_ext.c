@@ -158,6 +158,7 @@ CASE(closed_handle_refuses_every_call)
     CHECK_CLOSED(tl_kvx_count_prefix, &hash, 1);
     CHECK_CLOSED(tl_kvx_holds, 5);
     CHECK_CLOSED(tl_kvx_refcount, 0);
+    CHECK_CLOSED(tl_kvx_refcount_many, ids, 1, ids);
     CHECK_CLOSED(tl_kvx_state, 0);
     CHECK_CLOSED(tl_kvx_registered_hash, 0, &hash);
     CHECK_CLOSED(tl_kvx_writable, 0);
@@ -367,20 +368,42 @@ CASE(set_fill_is_all_or_nothing)
     for (int i = 0; i < 5; i++) {
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, a, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, (uint32_t[]){c, a}, 2, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
+        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, NULL, 0, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
     }
     CHECK_EQ(tl_kvx_set_fill_all(b.h, (uint32_t[]){a, c, a}, 3, 2), 0);
     CHECK_EQ(tl_kvx_fill(b.h, a), 2);
     CHECK_EQ(tl_kvx_fill(b.h, c), 2);
-    CHECK_LOOKS(b, tl_kvx_set_fill_all(b.h, NULL, 0, 99), 0);
+    CHECK_LOOKS(b, tl_kvx_set_fill_all(b.h, NULL, 0, 2), 0);
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, (uint32_t[]){a, named, c}, 3, 2), TL_EINVAL, "tl_kvx_set_fill");
     const uint32_t too_many[] = {3, UINT32_MAX};
-    for (int i = 0; i < 2; i++)
-        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){c, a}, (uint32_t[]){2, too_many[i]}, 2), TL_EINVAL,
-                         "tl_kvx_set_fill");
+    for (int i = 0; i < 2; i++) {
+        const uint32_t last[] = {2, too_many[i]}, first[] = {too_many[i], 2};
+        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){c, a}, last, 2), TL_EINVAL, "tl_kvx_set_fill");
+        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){c, a}, first, 2), TL_EINVAL, "tl_kvx_set_fill");
+    }
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, named, 2), TL_EINVAL, "tl_kvx_set_fill");
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, named, c}, (uint32_t[]){2, 2, 2}, 3), TL_EINVAL,
                      "tl_kvx_set_fill");
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill_many(b.h, (uint32_t[]){a, 3}, (uint32_t[]){2, 2}, 2), TL_EINVAL, "tl_kvx_set_fill");
+    end_both(b);
+}
+
+/* refcount_many counts the holders of each block, free and cached ones too; one id out
+ * of range, wherever it stands, and it refuses. */
+CASE(refcount_many_counts_holders)
+{
+    both b = open_both(3);
+    uint32_t a = take(b.p), named = take_registered(b.p, 5), counts[4];
+    tl_kv_ref(b.p, a);
+    drop(b.p, named);
+    CHECK_LOOKS(b, tl_kvx_refcount_many(b.h, (uint32_t[]){a, named, 2, a}, 4, counts), 0);
+    CHECK(counts[0] == 2 && counts[1] == 0 && counts[2] == 0 && counts[3] == 2);
+    CHECK_LOOKS(b, tl_kvx_refcount_many(b.h, NULL, 0, NULL), 0);
+    for (size_t at = 0; at < 2; at++) {
+        uint32_t ids[2] = {a, a};
+        ids[at] = 3;
+        CHECK_ANSWERS_NO(b, tl_kvx_refcount_many(b.h, ids, 2, counts), TL_EINVAL, "tl_kvx_refcount");
+    }
     end_both(b);
 }
 
@@ -425,9 +448,10 @@ CASE(write_is_all_or_nothing)
     const uint16_t row[4] = {9, 9, 9, 9};
     const uint32_t bad[][2] = {{shared, 0}, {named, 0}, {3, 0}, {4, 0}, {UINT32_MAX, 0}, {a, 2}, {a, UINT32_MAX}};
     put_values(b.p, a, 1), put_values(b.p, shared, 2), put_values(b.p, named, 3);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        CHECK_ANSWERS_NO(b, tl_kvx_write(b.h, 0, (uint32_t[]){a, bad[i][0]}, (uint32_t[]){0, bad[i][1]}, 2, row, row, 2, 2),
-                         TL_EINVAL, "tl_kvx_write");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const uint32_t ids[] = {a, bad[i][0], a}, slots[] = {0, bad[i][1], 1};
+        CHECK_ANSWERS_NO(b, tl_kvx_write(b.h, 0, ids, slots, 3, row, row, 0, 2), TL_EINVAL, "tl_kvx_write");
+    }
     const int64_t layers[] = {-1, 1, INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < 4; i++)
         CHECK_ANSWERS_NO(b, tl_kvx_write(b.h, layers[i], &a, (uint32_t[]){0}, 1, row, row, 2, 2), TL_EINVAL, "tl_kvx_write");
@@ -435,6 +459,7 @@ CASE(write_is_all_or_nothing)
     end_both(b);
 }
 
+/* evict drops the oldest cached blocks to free, at most as many as there are, and counts them. */
 CASE(evict_drops_the_oldest)
 {
     both b = open_both(3);
@@ -742,7 +767,7 @@ CASE(fork_finds_whole_pools)
 CASES(create_close_destroy, create_refuses, create_without_memory, closed_handle_refuses_every_call, messages_nest,
       messages_left_behind, alloc_counts, holders_are_needed, looking, writable_is_private, ref_many_is_all_or_nothing,
       holders_do_not_wrap, unref_many_is_all_or_nothing, cow_gives_the_id_to_write_to, set_fill_is_all_or_nothing,
-      write_puts_a_position_into_each_block, write_is_all_or_nothing, evict_drops_the_oldest, register_answers,
+      refcount_many_counts_holders, write_puts_a_position_into_each_block, write_is_all_or_nothing, evict_drops_the_oldest, register_answers,
       register_many_counts, register_many_is_all_or_nothing, lookup_answers,
       match_holds_the_run, acquire_admits, acquire_is_all_or_nothing, block_hashes_chain, export_bytes_of_any_n,
       export_bytes_beyond_63_bits, export_and_import_answer_sizes, envelopes_stay_apart_from_the_slab,

@@ -36,6 +36,10 @@ CPU_PATHS = {
 }
 
 
+#: How the reason of an exception begins that other machines may cover.
+BY_CPU = "depends on the CPU"
+
+
 @dataclass
 class Line:
     """What all objects together have counted for one line."""
@@ -126,7 +130,8 @@ def main() -> int:
         build_and_run(Path(name))
         lines = counts(Path(name))
     exceptions = read_exceptions()
-    unused, unlisted = set(exceptions), 0
+    unused = {key for key, reason in exceptions.items() if not reason.startswith(BY_CPU)}
+    unlisted = 0
     for path in sorted(ROOT.glob("csrc/*/*.[ch]")):
         file = str(path.relative_to(ROOT))
         text = path.read_text().splitlines()

@@ -32,7 +32,8 @@ from queue import SimpleQueue
 from mutants.workshop import ROOT, BuildError, Workshop, passes
 from tinyllm_kv.pytest_plugin import SANITIZE
 
-#: What is mutated, and the tests that it can reach, in the order in which they are tried.
+#: What is mutated, and the tests that it can reach, in the order in which they are tried. The last
+#: is long and runs in the optimized build only.
 POOL_TESTS = (
     *("test_learner", "test_kv_pool", "test_limits", "test_import", "test_export", "test_random"),
     *("test_kv_check", "test_poison", "test_large_envelope", "test_prefix"),
@@ -113,35 +114,33 @@ class Bench:
         self.plain = Workshop(folder / "plain", ["-std=c11", "-O2"], TESTS)
         self.sanitized = Workshop(folder / "sanitized", ["-std=c11", *SANITIZE], TESTS)
 
-    def code(self, file: str, text: str) -> bytes:
-        """Return a digest of what a changed file compiles to.
+    def change(self, file: str, text: str) -> bytes:
+        """Change a file in the optimized build; return a digest of what it compiles to.
 
         Raises:
             BuildError: it does not compile.
         """
-        try:
-            (self.plain.folder / file).write_text(text)
-            units = [unit for unit in self.plain.affected(file) if unit.is_relative_to(self.plain.folder / "csrc")]
-            code = [self.plain.compile(unit, "code").read_bytes() for unit in units]
-            return hashlib.sha256(b"".join(code)).digest()
-        finally:
-            self.plain.reset()
+        return hashlib.sha256(b"".join(made.read_bytes() for made in self.plain.change(file, text))).digest()
 
     def killer(self, mutant: Mutant, seconds: Mapping[str, float]) -> str | None:
-        """Return the test that kills a mutant, None for a survivor.
+        """Return the test that kills a mutant, which is in the optimized build; None for a survivor.
 
         Raises:
             BuildError: it does not link.
         """
-        for workshop in (self.plain, self.sanitized):
-            try:
-                workshop.change(mutant.file, mutated(mutant))
-                for test in TARGETS[mutant.file]:
-                    if not passes(workshop.link(test), seconds=seconds[test]):
-                        return test
-            finally:
-                workshop.reset()
+        tests = TARGETS[mutant.file]
+        for test in tests:
+            if not passes(self.plain.link(test), seconds=seconds[test]):
+                return test
+        self.sanitized.change(mutant.file, mutated(mutant))
+        for test in tests[:-1]:
+            if not passes(self.sanitized.link(test), seconds=seconds[test]):
+                return test
         return None
+
+    def reset(self) -> None:
+        self.plain.reset()
+        self.sanitized.reset()
 
     def baseline(self) -> dict[str, float]:
         """See that the unchanged library passes everything; return how long a mutant may take for each test."""
@@ -164,14 +163,17 @@ def judge(count: int, seed: int, jobs: int, folder: Path) -> dict[Mutant, str | 
         benches.put(Bench(folder / str(job)))
     bench = benches.get()
     seconds = bench.baseline()
-    seen = {bench.code(file, "".join(source_of(file))) for file in TARGETS}
+    seen = set()
+    for file in TARGETS:
+        seen.add(bench.change(file, "".join(source_of(file))))
+        bench.reset()
     benches.put(bench)
 
     def verdict(mutant: Mutant) -> tuple[bool, str | None]:
         """Whether the mutant counts, and what kills it."""
         bench = benches.get()
         try:
-            code = bench.code(mutant.file, mutated(mutant))
+            code = bench.change(mutant.file, mutated(mutant))
             if code in seen:
                 return False, None
             seen.add(code)
@@ -179,6 +181,7 @@ def judge(count: int, seed: int, jobs: int, folder: Path) -> dict[Mutant, str | 
         except BuildError:
             return False, None
         finally:
+            bench.reset()
             benches.put(bench)
 
     verdicts: dict[Mutant, str | None] = {}

@@ -45,40 +45,37 @@ class Workshop:
         self._common = sorted([*helpers, *folder.glob("csrc/*/*.c")])
         sources = [*self._common, *self.tests.values()]
         self._includes = {source: self._included_by(source) for source in sources}
-        self._objects = {source: self.compile(source) for source in sources}
+        self._objects = {source: self._compile(source, "right") for source in sources}
         self._changed: dict[Path, Path] = {}
+        self._files: set[str] = set()
 
-    def change(self, name: str, text: str) -> None:
+    def change(self, name: str, text: str) -> list[Path]:
         """Give the file `name` ("csrc/ds/swiss.c") this text and compile what it is meant for.
+
+        Returns:
+            the new object files.
 
         Raises:
             BuildError: it does not compile.
         """
         path = self.folder / name
         path.write_text(text)
-        for source in self.affected(name):
-            self._changed[source] = self.compile(source, "changed")
-
-    def reset(self) -> None:
-        """Take all changes back."""
-        for name in FOLDERS:
-            shutil.copytree(ROOT / name, self.folder / name, dirs_exist_ok=True)
-        self._changed.clear()
-
-    def affected(self, name: str) -> list[Path]:
-        """Return the sources that a change of the file `name` is meant for."""
-        path = self.folder / name
-        return [
+        self._files.add(name)
+        affected = [
             source
             for source, included in self._includes.items()
             if path in included and (path.suffix == ".c" or source.is_relative_to(self.folder / "csrc"))
         ]
+        made = {source: self._compile(source, "changed") for source in affected}
+        self._changed |= made
+        return list(made.values())
 
-    def compile(self, source: Path, tag: str = "", *flags: str) -> Path:
-        """Return the object file of one source; `flags` come after the workshop's."""
-        out = self.folder / "-".join([tag, *source.relative_to(self.folder).parts, "o"])
-        self._cc("-c", str(source), "-o", str(out), *flags)
-        return out
+    def reset(self) -> None:
+        """Take all changes back."""
+        for name in self._files:
+            shutil.copyfile(ROOT / name, self.folder / name)
+        self._files.clear()
+        self._changed.clear()
 
     def link(self, test: str) -> Path:
         """Return the program of a test, with all changes."""
@@ -86,6 +83,11 @@ class Workshop:
         program = self.folder / test
         self._cc(*map(str, objects), "-o", str(program), "-pthread", "-lm")
         return program
+
+    def _compile(self, source: Path, tag: str) -> Path:
+        out = self.folder / "-".join([tag, *source.relative_to(self.folder).parts, "o"])
+        self._cc("-c", str(source), "-o", str(out))
+        return out
 
     def _included_by(self, source: Path) -> set[Path]:
         words = self._cc("-MM", str(source)).replace("\\\n", " ").split(":", 1)[1].split()
