@@ -108,7 +108,7 @@ class Model:
 
     def set_fill(self, ids: list[int], n: int) -> None:
         self.check_used(ids)
-        if not 0 <= n <= B or any(self.hashes[id] for id in ids):
+        if ids and not 0 <= n <= B or any(self.hashes[id] for id in ids):
             raise Refused(InvalidArgument)
         for id in ids:
             self.fills[id] = n
