@@ -251,24 +251,35 @@ static int64_t fill_of(const tl_kv_pool *p, int64_t id)
 
 int64_t tl_kvx_fill(tl_kvx *h, int64_t id) { RETURN_LOCKED(h, p, fill_of(p, id)); }
 
+static int64_t check_count(const tl_kv_pool *p, int64_t n_tokens)
+{
+    if (n_tokens >= 0 && n_tokens <= (int64_t)p->cfg.block_tokens) return 0;
+    return -(int64_t)kv_fail(TL_EINVAL, "tl_kvx_set_fill: %lld tokens, a block has %u", (long long)n_tokens,
+                             p->cfg.block_tokens);
+}
+
 static int64_t check_fill(const tl_kv_pool *p, int64_t id, int64_t n_tokens)
 {
     int64_t refusal = check_used(p, id, "tl_kvx_set_fill");
-    if (refusal) return refusal;
-    if (n_tokens < 0 || n_tokens > (int64_t)p->cfg.block_tokens)
-        return -(int64_t)kv_fail(TL_EINVAL, "tl_kvx_set_fill: %lld tokens, a block has %u", (long long)n_tokens,
-                                 p->cfg.block_tokens);
-    if (p->blocks[id].hash)
-        return -(int64_t)kv_fail(TL_EINVAL, "tl_kvx_set_fill: block %lld is registered", (long long)id);
-    return 0;
+    if (!refusal) refusal = check_count(p, n_tokens);
+    if (!refusal && p->blocks[id].hash)
+        refusal = -(int64_t)kv_fail(TL_EINVAL, "tl_kvx_set_fill: block %lld is registered", (long long)id);
+    return refusal;
 }
 
-/* With n_tokens NULL, `all` for each of them. */
-static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, const uint32_t *n_tokens, int64_t all, size_t n)
+static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
 {
     int64_t refusal = 0;
-    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens ? n_tokens[i] : all);
-    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = n_tokens ? n_tokens[i] : (uint32_t)all;
+    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens[i]);
+    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = n_tokens[i];
+    return refusal;
+}
+
+static int64_t set_fill_of_all(tl_kv_pool *p, const uint32_t *ids, size_t n, int64_t n_tokens)
+{
+    int64_t refusal = check_count(p, n_tokens);
+    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens);
+    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = (uint32_t)n_tokens;
     return refusal;
 }
 
@@ -283,12 +294,12 @@ int64_t tl_kvx_set_fill(tl_kvx *h, int64_t id, int64_t n_tokens) { RETURN_LOCKED
 
 int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
 {
-    RETURN_LOCKED(h, p, set_fills(p, ids, n_tokens, 0, n));
+    RETURN_LOCKED(h, p, set_fills(p, ids, n_tokens, n));
 }
 
 int64_t tl_kvx_set_fill_all(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_tokens)
 {
-    RETURN_LOCKED(h, p, set_fills(p, ids, NULL, n_tokens, n));
+    RETURN_LOCKED(h, p, set_fill_of_all(p, ids, n, n_tokens));
 }
 
 static int64_t check_write(const tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n)

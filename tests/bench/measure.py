@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+from tinyllm_kv.pytest_plugin import clean_environment
+
 ROOT = Path(__file__).resolve().parents[2]
 POOL_UNITS = [*sorted((ROOT / "csrc/runtime").glob("*.c")), *sorted((ROOT / "csrc/ds").glob("*.c"))]
 
@@ -88,10 +90,10 @@ def compile_c(source: str, folder: Path, units: Iterable[Path] = ()) -> Path:
     return program
 
 
-def run(command: list[str], stdin: Path | None = None) -> str:
-    """Run a command to its end. Return what it printed."""
+def run(command: list[str], stdin: Path | None = None, env: dict[str, str] | None = None) -> str:
+    """Run a command to its end, in the clean environment unless told otherwise. Return what it printed."""
     with open(stdin or os.devnull, "rb") as file:
-        done = subprocess.run(command, stdin=file, capture_output=True, text=True)
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, env=env or clean_environment())
     if done.returncode != 0:
         raise RuntimeError(f"{shlex.join(command)}: exit status {done.returncode}\n{done.stderr}")
     return done.stdout

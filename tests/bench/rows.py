@@ -48,12 +48,13 @@ class Scale:
     laps: int = 10  # of 400 operations
     sizes: tuple[int, ...] = (1_000, 1_000_000)
     churn_sizes: tuple[int, ...] = (896, 917_504)
+    slab_blocks: int = 8192  # of 2 MiB: 16 GiB
     calls: int = 1000
 
 
 FULL = Scale()
 #: Enough to see that everything runs.
-QUICK = Scale(3, 2, 2, 2, 100, 40, 1, (1_000, 3_000), (896, 1_792), 20)
+QUICK = Scale(3, 2, 2, 2, 100, 40, 1, (1_000, 3_000), (896, 1_792), 16, 20)
 
 
 @dataclass(frozen=True)
@@ -163,17 +164,19 @@ def crc32c_in_c(setting: Setting) -> Iterator[tuple[str, float, str]]:
     yield "tl_kv_block_hash, 16 tokens below 65,536", values[key + "run/byte"], times
 
 
-@group("block_hashes", Target("block_hashes, 32,768 tokens, B 16", "sha256(pickle(parent, tokens)) a block", 30))
+@group("block_hashes", Target("block_hashes, 32,768 tokens, B 16", "sha256(pickle((parent, tokens))) a block", 30))
 def block_hashes(setting: Setting) -> Iterator[tuple[str, float, str]]:
     tokens = np.random.default_rng(2).integers(0, 65_536, 32_768, np.uint32)
-    as_list = tokens.tolist()
+
+    def hash_block(parent: bytes, block: NDArray[np.uint32]) -> bytes:
+        return hashlib.sha256(pickle.dumps((parent, tuple(block.tolist())))).digest()
 
     def by_pickle() -> list[bytes]:
-        parent, digests = b"", []
-        for i in range(0, len(as_list), 16):
-            parent = hashlib.sha256(pickle.dumps((parent, tuple(as_list[i : i + 16])))).digest()
-            digests.append(parent)
-        return digests
+        parent, hashes = b"", []
+        for i in range(0, len(tokens), 16):
+            parent = hash_block(parent, tokens[i : i + 16])
+            hashes.append(parent)
+        return hashes
 
     c = Contest(
         setting.scale.rounds, ours=timed(lambda: tinyllm_kv.block_hashes(tokens, 16), 5), pickle=timed(by_pickle)
@@ -247,6 +250,14 @@ def cow(setting: Setting) -> Iterator[tuple[str, float, str]]:
 
     c = Contest(setting.scale.rounds, ours=timed(ours, 20), copyto=timed(lambda: np.copyto(copy, source), 20))
     yield "cow of a 2 MiB block", c.times_as_long("copyto", "ours"), c.per()
+
+
+@group("append_batch", Target("append_batch, 64 sequences", "one contiguous write", 3, at_most=True))
+def append_batch(setting: Setting) -> Iterator[tuple[str, float, str]]:
+    output = run([sys.executable, str(ROOT / "tests/bench/paged_bench.py")], env=dict(os.environ))
+    values = {name: float(value) for name, value, _unit in map(str.split, output.splitlines())}
+    times = f"ours {values['append_batch_64']:.3g} us, contiguous {values['contiguous_write_64']:.3g} us"
+    yield "append_batch, 64 sequences", values["append_batch_over_contiguous"], times
 
 
 # ---- replaying a trace ------------------------------------------------------------
@@ -410,13 +421,13 @@ def memory(setting: Setting) -> Iterator[tuple[str, float, str]]:
         yield f"memory beside the slab, {n:,} blocks", int(n_bytes) / n, f"{int(n_bytes):,} B in all"
 
 
-_CREATE = f"""
-import re, time
+_CREATE = """
+import re, sys, time
 from tinyllm_kv import Pool
 start = time.perf_counter()
-pool = Pool({16 * 2**30 // (2 * MIB)}, **{BLOCK})
+pool = Pool(int(sys.argv[1]), 16, n_layers=32, n_kv_heads=8, head_dim=128)  # blocks of 2 MiB
 seconds = time.perf_counter() - start
-peak = re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())
+peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())
 print(seconds, int(peak[1]) / 1024)
 """
 
@@ -427,7 +438,8 @@ print(seconds, int(peak[1]) / 1024)
     Target("create of a pool with a 16 GiB slab: time", "", 0.5, at_most=True, unit="s"),
 )
 def create(setting: Setting) -> Iterator[tuple[str, float, str]]:
-    seconds, mib = map(float, run([sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", "-c", _CREATE]).split())
+    command = [sys.executable, "-c", _CREATE, str(setting.scale.slab_blocks)]
+    seconds, mib = map(float, run(command, env=dict(os.environ)).split())
     times = f"{duration(seconds)}, {mib:.0f} MiB resident with the interpreter"
     yield "create of a pool with a 16 GiB slab: memory", mib, times
     yield "create of a pool with a 16 GiB slab: time", seconds, times

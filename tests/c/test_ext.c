@@ -368,11 +368,12 @@ CASE(set_fill_is_all_or_nothing)
     for (int i = 0; i < 5; i++) {
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, a, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, (uint32_t[]){c, a}, 2, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
+        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, NULL, 0, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
     }
     CHECK_EQ(tl_kvx_set_fill_all(b.h, (uint32_t[]){a, c, a}, 3, 2), 0);
     CHECK_EQ(tl_kvx_fill(b.h, a), 2);
     CHECK_EQ(tl_kvx_fill(b.h, c), 2);
-    CHECK_LOOKS(b, tl_kvx_set_fill_all(b.h, NULL, 0, 99), 0);
+    CHECK_LOOKS(b, tl_kvx_set_fill_all(b.h, NULL, 0, 2), 0);
     CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, (uint32_t[]){a, named, c}, 3, 2), TL_EINVAL, "tl_kvx_set_fill");
     const uint32_t too_many[] = {3, UINT32_MAX};
     for (int i = 0; i < 2; i++) {
