@@ -109,7 +109,7 @@ class Model:
     def set_fill(self, ids: list[int], n: int | list[int]) -> None:
         fills = n if isinstance(n, list) else [n] * len(ids)
         self.check_used(ids)
-        if not all(0 <= fill <= B for fill in (n if isinstance(n, list) else [n])):
+        if not all(0 <= fill <= B for fill in fills):
             raise Refused(InvalidArgument)
         if len(fills) != len(ids) or any(self.hashes[id] for id in ids):
             raise Refused(InvalidArgument)

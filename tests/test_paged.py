@@ -558,10 +558,12 @@ def test_without_tokens_the_chain_goes_on_where_it_can(cache):
     for seq in ("full", "copy"):
         put(cache, seq, 4)
     prompt(cache, "partial", TOKENS)
+    prompt(cache, "short", [1])
     for seq, names in (
         ("full", [H0, H1, block_hash(H1, [5, 6])]),
         ("partial", [H0, H1, 0]),
         ("copy", [0, 0, 0]),
+        ("short", [0, 0]),
     ):
         with PagedKVCache(8, 2, 2, 2, 3) as other:
             other.import_seq("a", cache.export_seq(seq))

@@ -18,6 +18,7 @@ from tinyllm_kv import (
     KVError,
     OutOfBlocks,
     OutOfMemory,
+    PagedKVCache,
     Pool,
     ShapeError,
     Stats,
@@ -119,3 +120,19 @@ except KVError as other:
     status_name: str = other.name
 
 index_error: type[IndexError] = BlockIndexError
+
+with PagedKVCache(4, 2, n_layers=1, n_kv_heads=1, d_head=2) as cache:
+    reused: int = cache.add_seq("a", [1, 2, 3], parent=0)
+    cache.append("a", 0, np.ones((1, 1, 2)), np.ones((1, 1, 2), np.float32))
+    cache.append_batch(["a"], 0, np.ones((1, 1, 2)), [[[0.5, 1.0]]])
+    cache.extend_tokens("a", np.array([4]))
+    cache.fork("a", ("a", 1))
+    keys_and_values: tuple[NDArray[np.float16], NDArray[np.float16]] = cache.gather("a", 0)
+    table: NDArray[np.int32] = cache.block_table("a")
+    length: int = cache.seq_len("a") + cache.num_free_blocks()
+    sequence: bytes = cache.export_seq("a")
+    cache.import_seq("b", memoryview(sequence), tokens=range(3))
+    cache.free("b")
+    counts: dict[str, int] = cache.stats()
+    refcounts: NDArray[np.uint32] = cache.pool.refcount(table)
+    refcount: int = cache.pool.refcount(0)

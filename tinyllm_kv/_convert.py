@@ -32,8 +32,9 @@ def integer(value: Any, least: int, most: int, name: str, error: type[Exception]
 
 def block_id(value: Any) -> int:
     """Return ``value`` as an int that C can take and refuse: what is absurd stays out of range."""
-    number = index(value)
-    return number if -1 <= number <= _INT64_MAX else -1 if number < 0 else _INT64_MAX
+    if type(value) is not int:
+        value = index(value)
+    return value if -1 <= value <= _INT64_MAX else -1 if value < 0 else _INT64_MAX
 
 
 def integers(

@@ -345,10 +345,11 @@ class PagedKVCache:
         length = int(found.n_tokens.sum(dtype=np.intp))
         full = length // self.block_size
         if tokens is None:
-            names = _imported_names(names, found, full)
+            names = _imported_names(names, found)
         else:
+            known = names.hashes[:full]
             given = np.zeros(found.n_blocks, np.uint64)
-            given[:full] = _padded(names.hashes, full)
+            given[: len(known)] = known
             wrong = np.flatnonzero((found.hashes != 0) & (found.hashes != given))
             if len(wrong):
                 raise ValueError(f"PagedKVCache.{call}: the tokens do not give the hash of block {wrong[0]}")
@@ -476,16 +477,12 @@ def _unknown(call: str, seq_id: Hashable) -> KeyError:
     return KeyError(f"PagedKVCache.{call}: there is no sequence {seq_id!r}")
 
 
-def _imported_names(names: _Names, found: Envelope, full: int) -> _Names:
+def _imported_names(names: _Names, found: Envelope) -> _Names:
     """Return the names of an imported sequence whose tokens are unknown: those of the envelope."""
-    if full < found.n_blocks or full and not found.hashes[-1]:
-        return names._replace(tail=None)
-    return _Names(int(found.hashes[-1]) if full else names.last, found.hashes, names.tail)
-
-
-def _padded(hashes: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
-    """Return the first ``n`` hashes, zeros where there are fewer."""
-    return np.pad(hashes[:n], (0, max(0, n - len(hashes))))
+    if not found.n_blocks:
+        return names
+    last = int(found.hashes[-1])  # 0 of a partial block, too
+    return _Names(last, found.hashes, names.tail) if last else names._replace(tail=None)
 
 
 def _float16(call: str, name: str, values: ArrayLike) -> NDArray[np.float16]:

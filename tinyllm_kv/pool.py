@@ -16,7 +16,15 @@ from ._convert import UINT32, UINT32_MAX, UINT64, UINT64_MAX, block_id, integer,
 from .errors import BlockIndexError, InvalidArgument, OutOfBlocks
 
 _STATES = ("free", "used", "cached")
+_INTEGER = (int, np.integer)
 _INT64_MAX = 2**63 - 1
+
+# What is called often has a name of its own: a global is found faster than an attribute of lib.
+_alloc, _acquire, _match, _lookup = lib.tl_kvx_alloc, lib.tl_kvx_acquire, lib.tl_kvx_match, lib.tl_kvx_lookup
+_ref, _ref_many, _unref, _unref_many = lib.tl_kvx_ref, lib.tl_kvx_ref_many, lib.tl_kvx_unref, lib.tl_kvx_unref_many
+_cow, _fill, _set_fill, _writable = lib.tl_kvx_cow, lib.tl_kvx_fill, lib.tl_kvx_set_fill, lib.tl_kvx_writable
+_set_fill_all, _set_fill_many = lib.tl_kvx_set_fill_all, lib.tl_kvx_set_fill_many
+_register, _register_many = lib.tl_kvx_register, lib.tl_kvx_register_many
 
 
 class Stats(NamedTuple):
@@ -140,8 +148,8 @@ class Pool:
             InvalidArgument: ``n`` is negative.
         """
         count = block_id(n)
-        ids = np.empty(count if 0 <= count <= self.cfg.n_blocks else 0, np.uint32)
-        answer = lib.tl_kvx_alloc(self._handle, count, u32(ids))
+        ids = np.empty(count if 0 <= count <= self.cfg.n_blocks else 0, UINT32)
+        answer = _alloc(self._handle, count, u32(ids))
         if answer < 0:
             refuse(answer)
         return ids
@@ -152,11 +160,11 @@ class Pool:
         Raises:
             InvalidArgument: nobody holds one of them, or it is out of range.
         """
-        if isinstance(ids, (int, np.integer)):
-            answer = lib.tl_kvx_ref(self._handle, block_id(ids))
+        if isinstance(ids, _INTEGER):
+            answer = _ref(self._handle, block_id(ids))
         else:
-            array = _ids(ids, "ref")
-            answer = lib.tl_kvx_ref_many(self._handle, u32(array), len(array))
+            array = integers(ids, UINT32, "Pool.ref: ids", InvalidArgument)
+            answer = _ref_many(self._handle, u32(array), len(array))
         if answer < 0:
             refuse(answer)
 
@@ -169,11 +177,11 @@ class Pool:
         Raises:
             InvalidArgument: a block has fewer holders than the call drops, or is out of range.
         """
-        if isinstance(ids, (int, np.integer)):
-            answer = lib.tl_kvx_unref(self._handle, block_id(ids))
+        if isinstance(ids, _INTEGER):
+            answer = _unref(self._handle, block_id(ids))
         else:
-            array = _ids(ids, "unref")
-            answer = lib.tl_kvx_unref_many(self._handle, u32(array), len(array))
+            array = integers(ids, UINT32, "Pool.unref: ids", InvalidArgument)
+            answer = _unref_many(self._handle, u32(array), len(array))
         if answer < 0:
             refuse(answer)
 
@@ -188,7 +196,7 @@ class Pool:
             InvalidArgument: nobody holds the block, or it is out of range.
             OutOfBlocks: a copy is needed and no block is free or cached.
         """
-        answer: int = lib.tl_kvx_cow(self._handle, block_id(id))
+        answer: int = _cow(self._handle, block_id(id))
         if answer < 0:
             refuse(answer)
         return answer
@@ -199,7 +207,7 @@ class Pool:
         Raises:
             BlockIndexError: the block is out of range.
         """
-        answer: int = lib.tl_kvx_fill(self._handle, block_id(id))
+        answer: int = _fill(self._handle, block_id(id))
         if answer < 0:
             refuse_look(answer)
         return answer
@@ -215,17 +223,17 @@ class Pool:
             InvalidArgument: nobody holds a block, it is registered or out of range, an ``n``
                 is not in 0 … ``block_tokens``, or the lengths differ; then none is changed.
         """
-        if isinstance(ids, (int, np.integer)):
-            answer = lib.tl_kvx_set_fill(self._handle, block_id(ids), block_id(n))
+        if isinstance(ids, _INTEGER):
+            answer = _set_fill(self._handle, block_id(ids), block_id(n))
         else:
-            array = _ids(ids, "set_fill")
-            if isinstance(n, (int, np.integer)):
-                number = integer(n, 0, self.cfg.block_tokens, "Pool.set_fill: n", InvalidArgument)
-                n = np.full(len(array), number, UINT32)
-            fills = integers(n, UINT32, "Pool.set_fill: n", InvalidArgument)
-            if len(fills) != len(array):
-                raise InvalidArgument(f"Pool.set_fill: {len(array)} blocks and {len(fills)} fills")
-            answer = lib.tl_kvx_set_fill_many(self._handle, u32(array), u32(fills), len(array))
+            array = integers(ids, UINT32, "Pool.set_fill: ids", InvalidArgument)
+            if isinstance(n, _INTEGER):
+                answer = _set_fill_all(self._handle, u32(array), len(array), block_id(n))
+            else:
+                fills = integers(n, UINT32, "Pool.set_fill: n", InvalidArgument)
+                if len(fills) != len(array):
+                    raise InvalidArgument(f"Pool.set_fill: {len(array)} blocks and {len(fills)} fills")
+                answer = _set_fill_many(self._handle, u32(array), u32(fills), len(array))
         if answer < 0:
             refuse(answer)
 
@@ -285,7 +293,7 @@ class Pool:
                 another hash, it is out of range, or ``hash`` is 0.
             OverflowError: ``hash`` is not in 0 … 2^64-1.
         """
-        answer = lib.tl_kvx_register(self._handle, block_id(id), _hash(hash, "register"))
+        answer = _register(self._handle, block_id(id), integer(hash, 0, UINT64_MAX, "Pool.register: hash"))
         if answer < 0:
             refuse(answer)
         return bool(answer)
@@ -301,10 +309,11 @@ class Pool:
             InvalidArgument: as :meth:`register`, or the lengths differ; then none is registered.
             OverflowError: a hash is not in 0 … 2^64-1.
         """
-        blocks, names = _ids(ids, "register_many"), _hashes(hashes, "register_many")
+        blocks = integers(ids, UINT32, "Pool.register_many: ids", InvalidArgument)
+        names = integers(hashes, UINT64, "Pool.register_many: hashes")
         if len(blocks) != len(names):
             raise InvalidArgument(f"Pool.register_many: {len(blocks)} blocks and {len(names)} hashes")
-        answer: int = lib.tl_kvx_register_many(self._handle, u32(blocks), u64(names), len(blocks))
+        answer: int = _register_many(self._handle, u32(blocks), u64(names), len(blocks))
         if answer < 0:
             refuse(answer)
         return answer
@@ -318,7 +327,7 @@ class Pool:
         Raises:
             OverflowError: ``hash`` is not in 0 … 2^64-1.
         """
-        answer: int = lib.tl_kvx_lookup(self._handle, _hash(hash, "lookup"))
+        answer: int = _lookup(self._handle, integer(hash, 0, UINT64_MAX, "Pool.lookup: hash"))
         if answer >= 0:
             return answer
         return None if answer == NOT_FOUND else refuse(answer)
@@ -332,9 +341,9 @@ class Pool:
         Raises:
             OverflowError: a hash is not in 0 … 2^64-1.
         """
-        names = _hashes(hashes, "match_prefix")
-        ids = np.empty(len(names), np.uint32)
-        answer = lib.tl_kvx_match(self._handle, u64(names), len(names), u32(ids))
+        names = integers(hashes, UINT64, "Pool.match_prefix: hashes")
+        ids = np.empty(len(names), UINT32)
+        answer = _match(self._handle, u64(names), len(names), u32(ids))
         if answer < 0:
             refuse(answer)
         return ids[:answer]
@@ -355,16 +364,16 @@ class Pool:
             InvalidArgument: ``n`` is negative.
             OverflowError: a hash is not in 0 … 2^64-1.
         """
-        names, count = _hashes(hashes, "acquire"), block_id(n)
-        ids = np.empty(max(0, min(count, self.cfg.n_blocks + len(names))), np.uint32)
-        hits: int = lib.tl_kvx_acquire(self._handle, u64(names), len(names), count, u32(ids))
+        names, count = integers(hashes, UINT64, "Pool.acquire: hashes"), block_id(n)
+        ids = np.empty(max(0, min(count, self.cfg.n_blocks + len(names))), UINT32)
+        hits: int = _acquire(self._handle, u64(names), len(names), count, u32(ids))
         if hits < 0:
             refuse(hits)
         return ids, hits
 
     def count_prefix(self, hashes: ArrayLike) -> int:
         """Return the length of the run :meth:`match_prefix` would find, holding and moving nothing."""
-        names = _hashes(hashes, "count_prefix")
+        names = integers(hashes, UINT64, "Pool.count_prefix: hashes")
         answer: int = lib.tl_kvx_count_prefix(self._handle, u64(names), len(names))
         if answer < 0:
             refuse(answer)
@@ -372,7 +381,7 @@ class Pool:
 
     def holds(self, hash: int) -> bool:
         """Return whether a block is registered under a hash, holding and moving nothing."""
-        answer = lib.tl_kvx_holds(self._handle, _hash(hash, "holds"))
+        answer = lib.tl_kvx_holds(self._handle, integer(hash, 0, UINT64_MAX, "Pool.holds: hash"))
         if answer < 0:
             refuse(answer)
         return bool(answer)
@@ -439,14 +448,13 @@ class Pool:
 
     # ---- views -----------------------------------------------------------
 
-    def _view(self, id: int, *place: int) -> NDArray[np.float16]:
-        """Return the slab at a block and a place in it, writable if the block is its holder's own."""
-        block, slabs = block_id(id), self._slabs
-        answer = lib.tl_kvx_writable(self._handle, block)
+    def _slab_for(self, block: int) -> NDArray[np.float16]:
+        """Return the slab to look at a block through, writable if the block is its holder's own."""
+        slabs = self._slabs
+        answer = _writable(self._handle, block)
         if answer < 0 or slabs is None:
             refuse_look(answer)
-        view: NDArray[np.float16] = slabs[0 if answer else 1][(block, *place)]
-        return view
+        return slabs[0 if answer else 1]
 
     def _layer(self, layer: int) -> int:
         number = index(layer)
@@ -468,11 +476,15 @@ class Pool:
         Raises:
             BlockIndexError: the block or the layer is out of range.
         """
-        return self._view(id, self._layer(layer), 0)
+        block = block_id(id)
+        view: NDArray[np.float16] = self._slab_for(block)[block, self._layer(layer), 0]
+        return view
 
     def v(self, id: int, layer: int) -> NDArray[np.float16]:
         """Return the values of one layer of a block, in place; shape and errors as for :meth:`k`."""
-        return self._view(id, self._layer(layer), 1)
+        block = block_id(id)
+        view: NDArray[np.float16] = self._slab_for(block)[block, self._layer(layer), 1]
+        return view
 
     def block(self, id: int) -> NDArray[np.float16]:
         """Return a whole block, in place.
@@ -484,7 +496,9 @@ class Pool:
         Raises:
             BlockIndexError: the block is out of range.
         """
-        return self._view(id)
+        block = block_id(id)
+        view: NDArray[np.float16] = self._slab_for(block)[block]
+        return view
 
     @property
     def slab(self) -> NDArray[np.float16]:
@@ -517,7 +531,7 @@ class Pool:
         Raises:
             InvalidArgument: nobody holds a block, it is empty (fill 0), or it is out of range.
         """
-        blocks = _ids(ids, "export")
+        blocks = integers(ids, UINT32, "Pool.export: ids", InvalidArgument)
         envelope = bytes(self.export_bytes(len(blocks)))
         # Nobody has seen these bytes yet, so that writing to them is safe; a copy would cost
         # as much as the export.
@@ -537,7 +551,7 @@ class Pool:
             InvalidArgument: as for :meth:`export`, or the buffer overlaps the pool.
             TypeError, ValueError, BufferError: no writable contiguous buffer.
         """
-        blocks, out = _ids(ids, "export_into"), writable(buffer)
+        blocks, out = integers(ids, UINT32, "Pool.export_into: ids", InvalidArgument), writable(buffer)
         answer: int = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), out, len(out))
         if answer < 0:
             refuse(answer)
@@ -566,15 +580,3 @@ class Pool:
         if answer < 0:
             refuse(answer)
         return ids[:answer]
-
-
-def _ids(values: ArrayLike, call: str) -> NDArray[np.uint32]:
-    return integers(values, UINT32, f"Pool.{call}: ids", InvalidArgument)
-
-
-def _hashes(values: ArrayLike, call: str) -> NDArray[np.uint64]:
-    return integers(values, UINT64, f"Pool.{call}: hashes")
-
-
-def _hash(value: int, call: str) -> int:
-    return integer(value, 0, UINT64_MAX, f"Pool.{call}: hash")

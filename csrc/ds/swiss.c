@@ -205,6 +205,18 @@ int tl_map_get(const tl_map *m, uint64_t k, uint64_t *v)
     return 1;
 }
 
+/* The slot of k, as far as its first group tells; or else the one a put would fill. */
+void tl_map_prefetch(const tl_map *m, uint64_t k)
+{
+    if (!m) return;
+    uint64_t hash = hash_of(k);
+    size_t at = probe_start(m, hash).at;
+    group g = group_load(m->ctrl + at);
+    uint32_t likely = group_match(g, tag_of(hash));
+    if (!likely) likely = group_match_open(g);
+    if (likely) __builtin_prefetch(&m->slots[at + mask_first(likely)]);
+}
+
 int tl_map_del(tl_map *m, uint64_t k)
 {
     if (!m) return 0;

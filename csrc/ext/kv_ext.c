@@ -126,6 +126,32 @@ static int64_t check_used(const tl_kv_pool *p, int64_t id, const char *call)
     return why ? -(int64_t)kv_fail(TL_EINVAL, "%s: block %lld %s", call, (long long)id, why) : 0;
 }
 
+/* ---- looking ahead -------------------------------------------------------- */
+
+/* In a large pool the index is larger than the caches. A batch asks for the memory of
+ * each search this many searches ahead, so that they wait together and not in turn. */
+enum { AHEAD = 8 };
+
+/* Before search i of the n for `hashes`, in order. */
+static void look_ahead(const tl_kv_pool *p, const uint64_t *hashes, size_t i, size_t n)
+{
+    if (i + AHEAD < n) tl_map_prefetch(p->index, hashes[i + AHEAD]);
+}
+
+/* Takes n blocks, as n times kv_take. Needs kv_room() >= n. */
+static void take_blocks(tl_kv_pool *p, uint32_t *ids, size_t n)
+{
+    size_t i = 0;
+    for (; i < n && p->free_ids.len; i++) ids[i] = kv_take(p);
+
+    const tl_list_node *oldest = p->lru.head.next; /* of those not asked for yet */
+    for (size_t asked = i; i < n; i++) {
+        for (; asked < n && asked <= i + AHEAD; asked++, oldest = oldest->next)
+            tl_map_prefetch(p->index, TL_CONTAINER_OF(oldest, kv_block, lru)->hash);
+        ids[i] = kv_take(p);
+    }
+}
+
 /* Whether a used block is its one holder's to write to: nobody else reads it. */
 static int is_own(const kv_block *b) { return b->ref == 1 && b->hash == 0; }
 
@@ -237,11 +263,12 @@ static int64_t check_fill(const tl_kv_pool *p, int64_t id, int64_t n_tokens)
     return 0;
 }
 
-static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
+/* With n_tokens NULL, `all` for each of them. */
+static int64_t set_fills(tl_kv_pool *p, const uint32_t *ids, const uint32_t *n_tokens, int64_t all, size_t n)
 {
     int64_t refusal = 0;
-    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens[i]);
-    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = n_tokens[i];
+    for (size_t i = 0; i < n && !refusal; i++) refusal = check_fill(p, ids[i], n_tokens ? n_tokens[i] : all);
+    for (size_t i = 0; i < n && !refusal; i++) p->blocks[ids[i]].fill = n_tokens ? n_tokens[i] : (uint32_t)all;
     return refusal;
 }
 
@@ -256,7 +283,12 @@ int64_t tl_kvx_set_fill(tl_kvx *h, int64_t id, int64_t n_tokens) { RETURN_LOCKED
 
 int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, const uint32_t *n_tokens, size_t n)
 {
-    RETURN_LOCKED(h, p, set_fills(p, ids, n_tokens, n));
+    RETURN_LOCKED(h, p, set_fills(p, ids, n_tokens, 0, n));
+}
+
+int64_t tl_kvx_set_fill_all(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_tokens)
+{
+    RETURN_LOCKED(h, p, set_fills(p, ids, NULL, n_tokens, n));
 }
 
 static int64_t check_write(const tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n)
@@ -332,6 +364,7 @@ static int64_t register_blocks(tl_kv_pool *p, const uint32_t *ids, const uint64_
     tl_status refusal = TL_OK;
     int64_t fresh = 0;
     for (size_t i = 0; i < n && refusal == TL_OK; i++) {
+        look_ahead(p, hashes, i, n);
         int known = kv_in_range(p, ids[i]) && p->blocks[ids[i]].hash != 0;
         tl_status status = tl_kv_register(p, ids[i], hashes[i]);
         if (status == TL_OK && !known) {
@@ -376,6 +409,7 @@ static int64_t hold_run(tl_kv_pool *p, const uint64_t *hashes, size_t n, uint32_
     size_t hits = 0;
     *revived = 0;
     for (; hits < n && kv_find(p, hashes[hits], &ids[hits]); hits++) {
+        look_ahead(p, hashes, hits, n);
         int64_t refusal = check_holdable(p, ids[hits], call);
         if (refusal) {
             unhold(p, ids, hits);
@@ -426,7 +460,7 @@ static int64_t acquire(tl_kv_pool *p, const uint64_t *hashes, size_t n_hashes, i
                                  (long long)fresh, room);
     }
     settle_run(p, ids, hits);
-    for (int64_t i = hits; i < n; i++) ids[i] = kv_take(p);
+    take_blocks(p, ids + hits, (size_t)(n - hits));
     return hits;
 }
 

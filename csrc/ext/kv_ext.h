@@ -69,9 +69,12 @@ int64_t tl_kvx_unref_many(tl_kvx *h, const uint32_t *ids, size_t n);
 /* tl_kv_cow: the id to write to. */
 int64_t tl_kvx_cow(tl_kvx *h, int64_t id);
 
+/* tl_kv_fill and tl_kv_set_fill; for n ids all or nothing, each with its own n_tokens or
+ * all with one. */
 int64_t tl_kvx_fill(tl_kvx *h, int64_t id);
 int64_t tl_kvx_set_fill(tl_kvx *h, int64_t id, int64_t n_tokens);
 int64_t tl_kvx_set_fill_many(tl_kvx *h, const uint32_t *ids, const uint32_t *n_tokens, size_t n);
+int64_t tl_kvx_set_fill_all(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_tokens);
 
 /* Writes one position of one layer in each of n blocks: float16 rows [head_dim] from
  * k and v, that of position i and head h at element i * position_stride + h *

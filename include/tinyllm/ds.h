@@ -94,6 +94,11 @@ tl_status tl_map_put(tl_map *m, uint64_t k, uint64_t v);
  * Returns: 1 when k is in the map, 0 when not (or m is NULL). */
 int tl_map_get(const tl_map *m, uint64_t k, uint64_t *v);
 
+/* Asks for the memory that a later call about k will read, and does not wait for it:
+ * worth the while some calls ahead, in a map that is larger than the caches. NULL is
+ * fine. */
+void tl_map_prefetch(const tl_map *m, uint64_t k);
+
 /* Removes k. Never allocates.
  * Returns: 1 when k was in the map, 0 when not (or m is NULL). */
 int tl_map_del(tl_map *m, uint64_t k);

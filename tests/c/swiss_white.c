@@ -15,6 +15,7 @@ static size_t groups_loaded;
 #define tl_map_create WHITE(create)
 #define tl_map_put WHITE(put)
 #define tl_map_get WHITE(get)
+#define tl_map_prefetch WHITE(prefetch)
 #define tl_map_del WHITE(del)
 #define tl_map_len WHITE(len)
 #define tl_map_destroy WHITE(destroy)
@@ -53,7 +54,7 @@ static const char *fault(const tl_map *m)
 static int grow_the_largest(void) { return grow(&(tl_map){.cap = CAP_MAX}); }
 
 const white_ops WHITE_OPS = {
-    tl_map_create, tl_map_put, tl_map_get, tl_map_del, tl_map_len, tl_map_destroy,
-    match,         match_open, hash_of,    cap_of,     tombstones, fault,
-    grow_the_largest, &groups_loaded,
+    tl_map_create, tl_map_put, tl_map_get, tl_map_prefetch, tl_map_del, tl_map_len, tl_map_destroy,
+    match,         match_open, hash_of,    cap_of,          tombstones, fault,      grow_the_largest,
+    &groups_loaded,
 };

@@ -12,6 +12,7 @@ typedef struct {
     tl_status (*create)(size_t hint, tl_map **out);
     tl_status (*put)(tl_map *m, uint64_t k, uint64_t v);
     int (*get)(const tl_map *m, uint64_t k, uint64_t *v);
+    void (*prefetch)(const tl_map *m, uint64_t k);
     int (*del)(tl_map *m, uint64_t k);
     size_t (*len)(const tl_map *m);
     void (*destroy)(tl_map *m);

@@ -147,6 +147,7 @@ CASE(closed_handle_refuses_every_call)
     CHECK_CLOSED(tl_kvx_fill, 0);
     CHECK_CLOSED(tl_kvx_set_fill, 0, 1);
     CHECK_CLOSED(tl_kvx_set_fill_many, ids, (uint32_t[]){1}, 1);
+    CHECK_CLOSED(tl_kvx_set_fill_all, ids, 1, 1);
     CHECK_CLOSED(tl_kvx_write, 0, ids, (uint32_t[]){0}, 1, buf, buf, 2, 2);
     CHECK_CLOSED(tl_kvx_evict, 1);
     CHECK_CLOSED(tl_kvx_register, 0, 1);
@@ -364,8 +365,15 @@ CASE(set_fill_is_all_or_nothing)
     CHECK_EQ(tl_kvx_fill(b.h, c), 1);
     CHECK_LOOKS(b, tl_kvx_set_fill_many(b.h, NULL, NULL, 0), 0);
     const int64_t bad[] = {-1, 3, (int64_t)UINT32_MAX + 1, INT64_MAX, INT64_MIN};
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
         CHECK_ANSWERS_NO(b, tl_kvx_set_fill(b.h, a, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
+        CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, (uint32_t[]){c, a}, 2, bad[i]), TL_EINVAL, "tl_kvx_set_fill");
+    }
+    CHECK_EQ(tl_kvx_set_fill_all(b.h, (uint32_t[]){a, c, a}, 3, 2), 0);
+    CHECK_EQ(tl_kvx_fill(b.h, a), 2);
+    CHECK_EQ(tl_kvx_fill(b.h, c), 2);
+    CHECK_LOOKS(b, tl_kvx_set_fill_all(b.h, NULL, 0, 99), 0);
+    CHECK_ANSWERS_NO(b, tl_kvx_set_fill_all(b.h, (uint32_t[]){a, named, c}, 3, 2), TL_EINVAL, "tl_kvx_set_fill");
     const uint32_t too_many[] = {3, UINT32_MAX};
     for (int i = 0; i < 2; i++) {
         const uint32_t last[] = {2, too_many[i]}, first[] = {too_many[i], 2};
@@ -622,19 +630,23 @@ CASE(export_bytes_of_any_n)
     both b = open_both(2);
     CHECK_LOOKS(b, tl_kvx_export_bytes(b.h, 0), 32);
     CHECK_LOOKS(b, tl_kvx_export_bytes(b.h, 3), 32 + 3 * 28);
+#if SIZE_MAX > UINT32_MAX
     CHECK_LOOKS(b, tl_kvx_export_bytes(b.h, UINT32_MAX), 32 + (int64_t)UINT32_MAX * 28);
+#else
+    CHECK_ANSWERS_NO(b, tl_kvx_export_bytes(b.h, UINT32_MAX), TL_EINVAL, "tl_kvx_export_bytes");
+#endif
     CHECK_ANSWERS_NO(b, tl_kvx_export_bytes(b.h, -1), TL_EINVAL, "tl_kvx_export_bytes");
     CHECK_ANSWERS_NO(b, tl_kvx_export_bytes(b.h, (int64_t)UINT32_MAX + 1), TL_EINVAL, "tl_kvx_export_bytes");
     end_both(b);
 }
 
-/* A block so large that 2^32-1 of them are beyond 63 bits: there is no such envelope. */
-CASE(export_bytes_beyond_63_bits)
+/* Blocks so large that two of them fit in size_t but in no object: there is no such envelope. */
+CASE(export_bytes_beyond_an_object)
 {
     both b = open_both(2);
     const size_t true_bytes = b.p->block_bytes;
-    b.p->block_bytes = (size_t)1 << 32;
-    CHECK_EQ(tl_kvx_export_bytes(b.h, UINT32_MAX), -TL_EINVAL);
+    b.p->block_bytes = SIZE_MAX / 3;
+    CHECK_EQ(tl_kvx_export_bytes(b.h, 2), -TL_EINVAL);
     CHECK(from(message(), "tl_kvx_export_bytes"));
     b.p->block_bytes = true_bytes;
     end_both(b);
@@ -651,7 +663,9 @@ CASE(export_and_import_answer_sizes)
     CHECK_ANSWERS_NO(b, tl_kvx_export(b.h, &id, 1, buf, 59), TL_EFULL, "tl_kv_export");
     CHECK_ANSWERS_NO(b, tl_kvx_export(b.h, &id, 1, NULL, 0), TL_EFULL, "tl_kv_export");
     CHECK_ANSWERS_NO(b, tl_kvx_export(b.h, (uint32_t[]){1}, 1, buf, sizeof buf), TL_EINVAL, "tl_kv_export");
+#if SIZE_MAX > UINT32_MAX
     CHECK_ANSWERS_NO(b, tl_kvx_export(b.h, &id, (size_t)UINT32_MAX + 1, buf, sizeof buf), TL_EINVAL, "tl_kvx_export");
+#endif
     CHECK_EQ(tl_kvx_import(b.h, worked_envelope, WORKED_BYTES, ids), 1);
     CHECK_EQ(ids[0], 1);
     CHECK_EQ(ids[1], 9);
@@ -758,8 +772,8 @@ CASE(fork_finds_whole_pools)
 CASES(create_close_destroy, create_refuses, create_without_memory, closed_handle_refuses_every_call, messages_nest,
       messages_left_behind, alloc_counts, holders_are_needed, looking, writable_is_private, ref_many_is_all_or_nothing,
       holders_do_not_wrap, unref_many_is_all_or_nothing, cow_gives_the_id_to_write_to, set_fill_is_all_or_nothing,
-      refcount_many_counts_holders, write_puts_a_position_into_each_block, write_is_all_or_nothing, evict_drops_the_oldest, register_answers,
-      register_many_counts, register_many_is_all_or_nothing, lookup_answers,
+      refcount_many_counts_holders, write_puts_a_position_into_each_block, write_is_all_or_nothing,
+      evict_drops_the_oldest, register_answers, register_many_counts, register_many_is_all_or_nothing, lookup_answers,
       match_holds_the_run, acquire_admits, acquire_is_all_or_nothing, block_hashes_chain, export_bytes_of_any_n,
-      export_bytes_beyond_63_bits, export_and_import_answer_sizes, envelopes_stay_apart_from_the_slab,
+      export_bytes_beyond_an_object, export_and_import_answer_sizes, envelopes_stay_apart_from_the_slab,
       threads_exclude_each_other, hold_keeps_others_out, fork_finds_whole_pools)

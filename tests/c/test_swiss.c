@@ -378,6 +378,49 @@ CASE(tombstones_only_in_full_groups)
     }
 }
 
+/* Over long churn with half of the slots live, a search looks at little more than its
+ * first group: groups that were full once do not stay closed for good. */
+CASE(churn_keeps_searches_short)
+{
+    EACH_MAP(map, white_maps) {
+        enum { LIVE = 1000, STEPS = 100000 };
+        tl_map *m;
+        CHECK_STATUS(map->create(LIVE + LIVE / 4, &m), TL_OK);
+        for (uint64_t k = 0; k < LIVE; k++) CHECK_STATUS(map->put(m, k, k), TL_OK);
+        size_t before = *map->work;
+        for (uint64_t k = LIVE; k < STEPS; k++) {
+            CHECK_EQ(map->del(m, k - LIVE), 1);
+            CHECK_STATUS(map->put(m, k, k), TL_OK);
+            CHECK(map->tombstones(m) <= map->cap(m) / 16 + 1);
+        }
+        /* A delete looks at two groups, its search and itself; a put at two searches. */
+        CHECK(*map->work - before < STEPS * 5);
+        map->destroy(m);
+    }
+}
+
+/* Asking for the memory of a search changes nothing, whatever the key, and takes NULL. */
+CASE(prefetch_changes_nothing)
+{
+    EACH_MAP(map, white_maps) {
+        tl_map *m;
+        uint64_t v;
+        map->prefetch(NULL, 1);
+        CHECK_STATUS(map->create(28, &m), TL_OK);
+        map->prefetch(m, 1);
+        for (uint64_t k = 0; k < 28; k++) CHECK_STATUS(map->put(m, k, k + 1), TL_OK);
+        for (uint64_t k = 0; k < 100; k++) map->prefetch(m, k);
+        map->prefetch(m, UINT64_MAX);
+        CHECK(!map->fault(m));
+        CHECK_EQ(map->len(m), 28);
+        for (uint64_t k = 0; k < 100; k++) {
+            CHECK_EQ(map->get(m, k, &v), k < 28);
+            if (k < 28) CHECK_EQ(v, k + 1);
+        }
+        map->destroy(m);
+    }
+}
+
 /* ---- collisions ---------------------------------------------------------- */
 
 static uint64_t inverse(uint64_t odd)
@@ -510,6 +553,5 @@ CASES(put_get_del, put_overwrites, put_overwrites_a_full_table_without_growing, 
       hint_keys_fit_without_growing, growth_keeps_the_keys, calls_take_null, create_refuses_a_hint_past_size_t,
       the_largest_table_does_not_grow, every_allocation_may_fail, failed_growth_changes_nothing,
       random_ops_match_a_model, churn_is_amortised_constant, churn_never_allocates,
-      delete_never_allocates,
-      tombstones_only_in_full_groups, keys_of_one_group, a_search_goes_past_tombstones,
-      tombstones_are_cleared_in_place, group_operations_agree)
+      delete_never_allocates, tombstones_only_in_full_groups, churn_keeps_searches_short, prefetch_changes_nothing,
+      keys_of_one_group, a_search_goes_past_tombstones, tombstones_are_cleared_in_place, group_operations_agree)
