@@ -82,9 +82,9 @@ class PagedKVCache:
         self._rows: dict[Hashable, int] = {}
         self._free_rows: list[int] = []
         self._names: list[_Names] = []
-        self._lengths = np.zeros((self.n_layers, 0), np.intp)  #: [layer, row]
-        self._tables = np.zeros((0, 0), np.uint32)  #: [row, n]: ids of some blocks, past the count too
-        self._counts = np.zeros(0, np.intp)  #: [row]: how many blocks the table has
+        self._lengths: NDArray[np.intp] = np.zeros((self.n_layers, 0), np.intp)  #: [layer, row]
+        self._tables: NDArray[np.uint32] = np.zeros((0, 0), np.uint32)  #: [row, n]: ids of some blocks, past the count too
+        self._counts: NDArray[np.intp] = np.zeros(0, np.intp)  #: [row]: how many blocks the table has
 
     # ---- life ------------------------------------------------------------
 
