@@ -206,6 +206,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
     explained = read_equivalent()
+    if gone := set(explained) - {mutant.key for file in TARGETS for mutant in mutants_of(file)}:
+        print(f"{EQUIVALENT.name} explains what there is not: {sorted(gone)}")
+        return 1
     with tempfile.TemporaryDirectory() as folder:
         verdicts = judge(options.count, options.seed, options.jobs, Path(folder))
 
