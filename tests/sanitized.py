@@ -4,8 +4,8 @@
 
 Builds the package's C units afresh (from DIR, a copy of this tree; from this one by
 default) with gcc, and runs pytest in an interpreter with the sanitizers' runtime
-preloaded. The first report ends the run. Without arguments the Python tests run: the C
-tests are sanitized programs of their own already.
+preloaded. The first report ends the run. Where no path is given all Python tests run,
+those marked `sanitized` too; the C tests are sanitized programs of their own already.
 
 Leak detection is off for the interpreter alone, which never gives back all it takes.
 What the tests start (compilers, C tests) gets a clean environment; an interpreter that
@@ -82,12 +82,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="sanitized.py", description="the Python tests, sanitized", add_help=False)
     parser.add_argument("--source", type=Path, default=ROOT)
     given, rest = parser.parse_known_args(arguments)
+    tests = [] if any(Path(word.split("::")[0]).exists() for word in rest) else TESTS
     with tempfile.TemporaryDirectory(prefix="tinyllm-kv-sanitized-") as folder:
         build(given.source.resolve(), Path(folder))
         added = settings(Path(folder))
         environment = os.environ | added | {"TINYLLM_KV_SANITIZED": json.dumps(added)}
         # fd 2 is for reports
-        command = [sys.executable, __file__, "--capture=sys", *(rest or ["-m", "not mutants", *TESTS])]
+        command = [sys.executable, __file__, "--capture=sys", "-m", "not mutants", *rest, *tests]
         return subprocess.run(command, env=environment).returncode
 
 

@@ -208,12 +208,13 @@ class PoolAndModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stamp = 0
+        self.stamp = self.steps = 0
         self.views: list[tuple[Any, Any, list[int]]] = []  # view, its copy when its pool ended, and that in numbers
         self.envelopes: list[tuple[bytes, list[tuple[int, int, list[int] | None]]]] = []
 
     @initialize(n=st.integers(1, 7))
     def make(self, n: int) -> None:
+        self.steps = 0
         self.pool, self.model = Pool(n, B, n_layers=L, n_kv_heads=H, head_dim=D), Model(n)
 
     def both(self, call: str, *arguments: Any) -> Any:
@@ -249,14 +250,17 @@ class PoolAndModel(RuleBasedStateMachine):
     def alloc(self, n: int) -> None:
         self.both("alloc", n)
 
-    @rule(n=st.integers(1, 3))
-    def alloc_full_ones(self, n: int) -> None:
-        """Blocks that are ready to be registered: the usual start of a prompt."""
-        ids = self.both("alloc", n)
+    @rule(hashes=st.lists(HASH, min_size=1, max_size=4), release=st.booleans())
+    def prompt(self, hashes: list[int], release: bool) -> None:
+        """Full blocks, written and registered, perhaps let go again: what keeps the cache busy."""
+        ids = self.both("alloc", len(hashes))
         if ids:
             self.both("set_fill", ids, B)
             for id in ids:
                 self.write(id)
+            self.both("register_many", ids, hashes)
+            if release:
+                self.both("unref", ids)
 
     @rule(data=st.data())
     def ref(self, data: st.DataObject) -> None:
@@ -372,6 +376,7 @@ class PoolAndModel(RuleBasedStateMachine):
         if 0 <= id < self.model.n and self.model.values[id] is not None:
             self.views.append((self.pool.k(id, 0)[1:].T, id, []))
 
+    @precondition(lambda self: self.steps > 15)
     @rule(close=st.booleans(), collect=st.booleans(), n=st.integers(1, 7))
     def end_the_pool(self, close: bool, collect: bool, n: int) -> None:
         """Close the pool or drop it, and go on with another; kept views show what the blocks held last."""
@@ -399,6 +404,7 @@ class PoolAndModel(RuleBasedStateMachine):
     def same(self) -> None:
         if not hasattr(self, "pool"):
             return
+        self.steps += 1
         pool, m = self.pool, self.model
         ids = range(m.n)
         used = [id for id in ids if m.refs[id]]

@@ -144,10 +144,10 @@ def test_looking_out_of_range(method: str, id: int) -> None:
 
 #: calls of a value that is no integer of the kind expected
 WRONG_KINDS: list[tuple[Call, type[Exception], str]] = [
-    (lambda p: p.alloc(1.0), TypeError, "float"),  # type: ignore[arg-type]
-    (lambda p: p.alloc("1"), TypeError, "str"),  # type: ignore[arg-type]
-    (lambda p: p.alloc(None), TypeError, "NoneType"),  # type: ignore[arg-type]
-    (lambda p: p.cow(0.0), TypeError, "float"),  # type: ignore[arg-type]
+    (lambda p: p.alloc(1.0), TypeError, "Pool.alloc: n: 1.0 is not an integer"),  # type: ignore[arg-type]
+    (lambda p: p.alloc("1"), TypeError, "Pool.alloc: n: '1' is not"),  # type: ignore[arg-type]
+    (lambda p: p.alloc(None), TypeError, "Pool.alloc: n: None is not"),  # type: ignore[arg-type]
+    (lambda p: p.cow(0.0), TypeError, "Pool.cow: id: 0.0 is not"),  # type: ignore[arg-type]
     (lambda p: p.ref(1.0), TypeError, "Pool.ref: ids"),
     (lambda p: p.ref([1.0]), TypeError, "Pool.ref: ids"),
     (lambda p: p.ref([1, 2.0]), TypeError, "Pool.ref: ids"),
@@ -158,8 +158,8 @@ WRONG_KINDS: list[tuple[Call, type[Exception], str]] = [
     (lambda p: p.unref([True]), TypeError, "Pool.unref: ids"),
     (lambda p: p.unref([[0, 1]]), ValueError, "Pool.unref: ids: one dimension"),
     (lambda p: p.unref([[0], [1, 2]]), ValueError, "Pool.unref: ids"),
-    (lambda p: p.set_fill(0, 1.0), TypeError, "float"),  # type: ignore[arg-type]
-    (lambda p: p.evict(1.5), TypeError, "float"),  # type: ignore[arg-type]
+    (lambda p: p.set_fill(0, 1.0), TypeError, "Pool.set_fill: n: 1.0 is not an integer"),  # type: ignore[arg-type]
+    (lambda p: p.evict(1.5), TypeError, "Pool.evict: n: 1.5 is not"),  # type: ignore[arg-type]
     (lambda p: p.register(1, 7.0), TypeError, "Pool.register: hash"),  # type: ignore[arg-type]
     (lambda p: p.register(1, -1), OverflowError, "Pool.register: hash: -1"),
     (lambda p: p.register(1, 2**64), OverflowError, "Pool.register: hash: 18446744073709551616"),
@@ -176,21 +176,21 @@ WRONG_KINDS: list[tuple[Call, type[Exception], str]] = [
     (lambda p: p.match_prefix([44.0]), TypeError, "Pool.match_prefix: hashes"),
     (lambda p: p.count_prefix([44, 2**64]), OverflowError, "Pool.count_prefix: hashes"),
     (lambda p: p.acquire([44, -1], 2), OverflowError, "Pool.acquire: hashes: -1"),
-    (lambda p: p.acquire([44], 2.0), TypeError, "float"),  # type: ignore[arg-type]
-    (lambda p: p.k(0, -1), IndexError, "layer -1"),
-    (lambda p: p.k(0, 2), IndexError, "layer 2 is out of range: a block has 2"),
-    (lambda p: p.v(0, 2**70), IndexError, "layer"),
-    (lambda p: p.v(0, 0.0), TypeError, "float"),  # type: ignore[arg-type]
-    (lambda p: p.block(0.0), TypeError, "float"),  # type: ignore[arg-type]
+    (lambda p: p.acquire([44], 2.0), TypeError, "Pool.acquire: n: 2.0 is not"),  # type: ignore[arg-type]
+    (lambda p: p.k(0, -1), IndexError, "Pool.k: layer: -1 is not in 0 … 1"),
+    (lambda p: p.k(0, 2), IndexError, "Pool.k: layer: 2 is not in 0 … 1"),
+    (lambda p: p.v(0, 2**70), IndexError, "Pool.v: layer"),
+    (lambda p: p.v(0, 0.0), TypeError, "Pool.v: layer: 0.0 is not"),  # type: ignore[arg-type]
+    (lambda p: p.block(0.0), TypeError, "Pool.block: id: 0.0 is not"),  # type: ignore[arg-type]
     (lambda p: p.export(1.0), TypeError, "Pool.export: ids"),
-    (lambda p: p.export_into([1], bytes(99)), BufferError, "writable"),
-    (lambda p: p.export_into([1], np.zeros(198, np.uint8)[::2]), ValueError, "contiguous"),
-    (lambda p: p.export_into([1], 99), TypeError, "int"),
-    (lambda p: p.export_into([1], "x" * 99), TypeError, "unicode"),
-    (lambda p: p.import_(5), TypeError, "int"),
-    (lambda p: p.import_("TLKV"), TypeError, "unicode"),
-    (lambda p: p.import_(None), TypeError, "NoneType"),
-    (lambda p: p.import_(np.zeros(198, np.uint8)[::2]), ValueError, "contiguous"),
+    (lambda p: p.export_into([1], bytes(99)), BufferError, "Pool.export_into: .*writable"),
+    (lambda p: p.export_into([1], np.zeros(198, np.uint8)[::2]), ValueError, "Pool.export_into: .*contiguous"),
+    (lambda p: p.export_into([1], 99), TypeError, "Pool.export_into: .*int"),
+    (lambda p: p.export_into([1], "x" * 99), TypeError, "Pool.export_into: .*unicode"),
+    (lambda p: p.import_(5), TypeError, "Pool.import_: .*int"),
+    (lambda p: p.import_("TLKV"), TypeError, "Pool.import_: .*unicode"),
+    (lambda p: p.import_(None), TypeError, "Pool.import_: .*NoneType"),
+    (lambda p: p.import_(np.zeros(198, np.uint8)[::2]), ValueError, "Pool.import_: .*contiguous"),
 ]
 
 

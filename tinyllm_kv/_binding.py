@@ -39,17 +39,26 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from ._kv import CData
 
+CLOSED: int = -lib.TL_KVX_CLOSED
+NOT_FOUND: int = -lib.TL_ENOTFOUND
+
 #: Pointers to the memory of contiguous arrays; the caller keeps the array alive.
 u8 = partial(ffi.from_buffer, ffi.typeof("uint8_t[]"))
+u16 = partial(ffi.from_buffer, ffi.typeof("uint16_t[]"))
 u32 = partial(ffi.from_buffer, ffi.typeof("uint32_t[]"))
 u64 = partial(ffi.from_buffer, ffi.typeof("uint64_t[]"))
 
-#: Bytes of any contiguous buffer, whatever its item size: ``len`` of the result counts bytes.
-readable = ffi.from_buffer
-writable = partial(ffi.from_buffer, require_writable=True)
 
-CLOSED: int = -lib.TL_KVX_CLOSED
-NOT_FOUND: int = -lib.TL_ENOTFOUND
+def bytes_of(buffer: object, name: str, *, writable: bool = False) -> CData:
+    """Return the bytes of any contiguous buffer, whatever its item size; ``len`` counts bytes.
+
+    Raises:
+        TypeError, ValueError, BufferError: it is no such buffer, or not writable.
+    """
+    try:
+        return ffi.from_buffer(buffer, require_writable=writable)
+    except (TypeError, ValueError, BufferError) as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def refuse(answer: int) -> NoReturn:

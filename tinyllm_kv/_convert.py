@@ -15,25 +15,33 @@ UINT64_MAX = 2**64 - 1
 _INT64_MAX = 2**63 - 1
 
 
+def _index(value: Any, name: str) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {value!r} is not an integer") from None
+
+
 def integer(value: Any, least: int, most: int, name: str, error: type[Exception] = OverflowError) -> int:
     """Return ``value`` as an int within ``least`` … ``most``; ``error`` otherwise.
 
     Raises:
         TypeError: it is no integer.
     """
-    try:
-        number = index(value)
-    except TypeError:
-        raise TypeError(f"{name}: {value!r} is not an integer") from None
+    number = _index(value, name)
     if not least <= number <= most:
         raise error(f"{name}: {number} is not in {least} … {most}")
     return number
 
 
-def block_id(value: Any) -> int:
-    """Return ``value`` as an int that C can take and refuse: what is absurd stays out of range."""
+def block_id(value: Any, name: str) -> int:
+    """Return ``value`` as an int that C can take and refuse: what is absurd stays out of range.
+
+    Raises:
+        TypeError: it is no integer.
+    """
     if type(value) is not int:
-        value = index(value)
+        value = _index(value, name)
     return value if -1 <= value <= _INT64_MAX else -1 if value < 0 else _INT64_MAX
 
 

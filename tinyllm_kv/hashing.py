@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._binding import lib, readable, u32, u64
+from ._binding import bytes_of, lib, u32, u64
 from ._convert import UINT32, UINT32_MAX, UINT64_MAX, integer, integers
 
 
@@ -121,5 +121,5 @@ def crc32c(data: Any, crc: int = 0) -> int:
         OverflowError: ``crc`` is not in 0 … 2^32-1.
     """
     start = integer(crc, 0, UINT32_MAX, "crc32c: crc")
-    view = readable(data)
+    view = bytes_of(data, "crc32c: data")
     return int(lib.tl_crc32c(view, len(view), start))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, overload
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _binding
-from ._binding import NOT_FOUND, lib, readable, refuse, refuse_look, u8, u32, u64, writable
+from ._binding import NOT_FOUND, bytes_of, lib, refuse, refuse_look, u8, u16, u32, u64
 from ._convert import UINT32, UINT32_MAX, UINT64, UINT64_MAX, block_id, integer, integers
 from .errors import BlockIndexError, InvalidArgument, OutOfBlocks
 
@@ -147,7 +146,7 @@ class Pool:
             OutOfBlocks: fewer than ``n`` are free or cached.
             InvalidArgument: ``n`` is negative.
         """
-        count = block_id(n)
+        count = block_id(n, "Pool.alloc: n")
         ids = np.empty(count if 0 <= count <= self.cfg.n_blocks else 0, UINT32)
         answer = _alloc(self._handle, count, u32(ids))
         if answer < 0:
@@ -161,7 +160,7 @@ class Pool:
             InvalidArgument: nobody holds one of them, or it is out of range.
         """
         if isinstance(ids, _INTEGER):
-            answer = _ref(self._handle, block_id(ids))
+            answer = _ref(self._handle, block_id(ids, "Pool.ref: ids"))
         else:
             array = integers(ids, UINT32, "Pool.ref: ids", InvalidArgument)
             answer = _ref_many(self._handle, u32(array), len(array))
@@ -178,7 +177,7 @@ class Pool:
             InvalidArgument: a block has fewer holders than the call drops, or is out of range.
         """
         if isinstance(ids, _INTEGER):
-            answer = _unref(self._handle, block_id(ids))
+            answer = _unref(self._handle, block_id(ids, "Pool.unref: ids"))
         else:
             array = integers(ids, UINT32, "Pool.unref: ids", InvalidArgument)
             answer = _unref_many(self._handle, u32(array), len(array))
@@ -196,7 +195,7 @@ class Pool:
             InvalidArgument: nobody holds the block, or it is out of range.
             OutOfBlocks: a copy is needed and no block is free or cached.
         """
-        answer: int = _cow(self._handle, block_id(id))
+        answer: int = _cow(self._handle, block_id(id, "Pool.cow: id"))
         if answer < 0:
             refuse(answer)
         return answer
@@ -207,7 +206,7 @@ class Pool:
         Raises:
             BlockIndexError: the block is out of range.
         """
-        answer: int = _fill(self._handle, block_id(id))
+        answer: int = _fill(self._handle, block_id(id, "Pool.fill: id"))
         if answer < 0:
             refuse_look(answer)
         return answer
@@ -224,11 +223,11 @@ class Pool:
                 is not in 0 … ``block_tokens``, or the lengths differ; then none is changed.
         """
         if isinstance(ids, _INTEGER):
-            answer = _set_fill(self._handle, block_id(ids), block_id(n))
+            answer = _set_fill(self._handle, block_id(ids, "Pool.set_fill: ids"), block_id(n, "Pool.set_fill: n"))
         else:
             array = integers(ids, UINT32, "Pool.set_fill: ids", InvalidArgument)
             if isinstance(n, _INTEGER):
-                answer = _set_fill_all(self._handle, u32(array), len(array), block_id(n))
+                answer = _set_fill_all(self._handle, u32(array), len(array), block_id(n, "Pool.set_fill: n"))
             else:
                 fills = integers(n, UINT32, "Pool.set_fill: n", InvalidArgument)
                 if len(fills) != len(array):
@@ -260,9 +259,7 @@ class Pool:
         """
         heads, dim, n = self.cfg.n_kv_heads, self.cfg.head_dim, len(ids)
         strides = (dim, n * dim) if heads_first else (heads * dim, dim)
-        answer = lib.tl_kvx_write(
-            self._handle, layer, u32(ids), u32(slots), n, readable(k), readable(v), *strides
-        )
+        answer = lib.tl_kvx_write(self._handle, layer, u32(ids), u32(slots), n, u16(k), u16(v), *strides)
         if answer < 0:
             refuse(answer)
 
@@ -275,7 +272,7 @@ class Pool:
         Raises:
             InvalidArgument: ``n`` is negative.
         """
-        answer: int = lib.tl_kvx_evict(self._handle, _INT64_MAX if n is None else block_id(n))
+        answer: int = lib.tl_kvx_evict(self._handle, _INT64_MAX if n is None else block_id(n, "Pool.evict: n"))
         if answer < 0:
             refuse(answer)
         return answer
@@ -293,7 +290,8 @@ class Pool:
                 another hash, it is out of range, or ``hash`` is 0.
             OverflowError: ``hash`` is not in 0 … 2^64-1.
         """
-        answer = _register(self._handle, block_id(id), integer(hash, 0, UINT64_MAX, "Pool.register: hash"))
+        name = integer(hash, 0, UINT64_MAX, "Pool.register: hash")
+        answer = _register(self._handle, block_id(id, "Pool.register: id"), name)
         if answer < 0:
             refuse(answer)
         return bool(answer)
@@ -364,7 +362,7 @@ class Pool:
             InvalidArgument: ``n`` is negative.
             OverflowError: a hash is not in 0 … 2^64-1.
         """
-        names, count = integers(hashes, UINT64, "Pool.acquire: hashes"), block_id(n)
+        names, count = integers(hashes, UINT64, "Pool.acquire: hashes"), block_id(n, "Pool.acquire: n")
         ids = np.empty(max(0, min(count, self.cfg.n_blocks + len(names))), UINT32)
         hits: int = _acquire(self._handle, u64(names), len(names), count, u32(ids))
         if hits < 0:
@@ -408,18 +406,18 @@ class Pool:
             if answer < 0:
                 refuse_look(answer)
             return counts
-        count: int = lib.tl_kvx_refcount(self._handle, block_id(id))
+        count: int = lib.tl_kvx_refcount(self._handle, block_id(id, "Pool.refcount: id"))
         if count < 0:
             refuse_look(count)
         return count
 
     def registered_hash(self, id: int) -> int:
         """Return the hash a block is registered under, 0 for none. Raises :class:`BlockIndexError` out of range."""
-        return _binding.registered_hash(self._handle, block_id(id))
+        return _binding.registered_hash(self._handle, block_id(id, "Pool.registered_hash: id"))
 
     def state(self, id: int) -> str:
         """Return ``"free"``, ``"used"`` or ``"cached"``. Raises :class:`BlockIndexError` out of range."""
-        answer = lib.tl_kvx_state(self._handle, block_id(id))
+        answer = lib.tl_kvx_state(self._handle, block_id(id, "Pool.state: id"))
         if answer < 0:
             refuse_look(answer)
         return _STATES[answer]
@@ -456,11 +454,8 @@ class Pool:
             refuse_look(answer)
         return slabs[0 if answer else 1]
 
-    def _layer(self, layer: int) -> int:
-        number = index(layer)
-        if not 0 <= number < self.cfg.n_layers:
-            raise BlockIndexError(f"Pool: layer {number} is out of range: a block has {self.cfg.n_layers}")
-        return number
+    def _layer(self, layer: int, call: str) -> int:
+        return integer(layer, 0, self.cfg.n_layers - 1, f"Pool.{call}: layer", BlockIndexError)
 
     def k(self, id: int, layer: int) -> NDArray[np.float16]:
         """Return the keys of one layer of a block, in place.
@@ -476,14 +471,14 @@ class Pool:
         Raises:
             BlockIndexError: the block or the layer is out of range.
         """
-        block = block_id(id)
-        view: NDArray[np.float16] = self._slab_for(block)[block, self._layer(layer), 0]
+        block = block_id(id, "Pool.k: id")
+        view: NDArray[np.float16] = self._slab_for(block)[block, self._layer(layer, "k"), 0]
         return view
 
     def v(self, id: int, layer: int) -> NDArray[np.float16]:
         """Return the values of one layer of a block, in place; shape and errors as for :meth:`k`."""
-        block = block_id(id)
-        view: NDArray[np.float16] = self._slab_for(block)[block, self._layer(layer), 1]
+        block = block_id(id, "Pool.v: id")
+        view: NDArray[np.float16] = self._slab_for(block)[block, self._layer(layer, "v"), 1]
         return view
 
     def block(self, id: int) -> NDArray[np.float16]:
@@ -496,7 +491,7 @@ class Pool:
         Raises:
             BlockIndexError: the block is out of range.
         """
-        block = block_id(id)
+        block = block_id(id, "Pool.block: id")
         view: NDArray[np.float16] = self._slab_for(block)[block]
         return view
 
@@ -520,7 +515,7 @@ class Pool:
         Raises:
             InvalidArgument: ``n`` is negative or the size is beyond 63 bits.
         """
-        answer: int = lib.tl_kvx_export_bytes(self._handle, block_id(n))
+        answer: int = lib.tl_kvx_export_bytes(self._handle, block_id(n, "Pool.export_bytes: n"))
         if answer < 0:
             refuse(answer)
         return answer
@@ -535,7 +530,7 @@ class Pool:
         envelope = bytes(self.export_bytes(len(blocks)))
         # Nobody has seen these bytes yet, so that writing to them is safe; a copy would cost
         # as much as the export.
-        answer = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), readable(envelope), len(envelope))
+        answer = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), u8(envelope), len(envelope))
         if answer < 0:
             refuse(answer)
         return envelope
@@ -551,7 +546,8 @@ class Pool:
             InvalidArgument: as for :meth:`export`, or the buffer overlaps the pool.
             TypeError, ValueError, BufferError: no writable contiguous buffer.
         """
-        blocks, out = integers(ids, UINT32, "Pool.export_into: ids", InvalidArgument), writable(buffer)
+        blocks = integers(ids, UINT32, "Pool.export_into: ids", InvalidArgument)
+        out = bytes_of(buffer, "Pool.export_into: buffer", writable=True)
         answer: int = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), out, len(out))
         if answer < 0:
             refuse(answer)
@@ -573,7 +569,7 @@ class Pool:
             ShapeError: its dimensions are not the pool's.
             OutOfBlocks: fewer blocks are free or cached than it has.
         """
-        data = readable(buffer)
+        data = bytes_of(buffer, "Pool.import_: buffer")
         most = max(0, len(data) - 32) // (12 + self.block_bytes)  # whole records: no header is believed
         ids = np.empty(min(most, self.cfg.n_blocks), np.uint32)
         answer = lib.tl_kvx_import(self._handle, data, len(data), u32(ids))

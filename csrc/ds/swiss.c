@@ -21,6 +21,7 @@
 
 #include "tinyllm/ds.h"
 
+#include "swiss.h"
 #include "swiss_group.h"
 
 #include <string.h>
@@ -35,6 +36,7 @@ struct tl_map {
     size_t cap;     /* slots */
     size_t live;    /* keys */
     size_t closed;  /* keys and tombstones */
+    uint64_t seed;  /* part of every hash */
 };
 
 static size_t live_max(size_t cap) { return cap - cap / 8; }
@@ -47,6 +49,12 @@ static uint64_t hash_of(uint64_t key)
     key = (key ^ key >> 33) * 0xC4CEB9FE1A85EC53u;
     return key ^ key >> 33;
 }
+
+/* No two maps hash alike, so that nobody can prepare keys that collide: what differs is
+ * where the system has put them, which it keeps to itself. */
+static uint64_t seed_of(const tl_map *m) { return hash_of((uintptr_t)m) ^ hash_of((uintptr_t)&m); }
+
+static uint64_t hash_in(const tl_map *m, uint64_t key) { return hash_of(key ^ m->seed); }
 
 static uint8_t tag_of(uint64_t hash) { return hash & 0x7F; }
 
@@ -115,7 +123,7 @@ static int new_table(tl_map *m, size_t cap)
     uint8_t *ctrl = tl_alloc(cap + cap * sizeof(slot), 64);
     if (!ctrl) return 0;
     memset(ctrl, CTRL_EMPTY, cap);
-    *m = (tl_map){.ctrl = ctrl, .slots = (slot *)(void *)(ctrl + cap), .cap = cap};
+    *m = (tl_map){.ctrl = ctrl, .slots = (slot *)(void *)(ctrl + cap), .cap = cap, .seed = m->seed};
     return 1;
 }
 
@@ -125,7 +133,7 @@ static int grow(tl_map *m)
     if (old.cap >= CAP_MAX || !new_table(m, old.cap * 2)) return 0;
     for (size_t i = 0; i < old.cap; i++) {
         if (old.ctrl[i] & CTRL_EMPTY) continue;
-        uint64_t hash = hash_of(old.slots[i].key);
+        uint64_t hash = hash_in(m, old.slots[i].key);
         fill_slot(m, find_open(m, hash), hash, old.slots[i]);
     }
     tl_free(old.ctrl);
@@ -142,7 +150,7 @@ static void clear_tombstones(tl_map *m)
 
     for (size_t i = 0; i < m->cap; i++) {
         while (m->ctrl[i] == CTRL_TOMB) {
-            uint64_t hash = hash_of(m->slots[i].key);
+            uint64_t hash = hash_in(m, m->slots[i].key);
             size_t to = find_open(m, hash);
             if (to / GROUP_SLOTS == i / GROUP_SLOTS) {
                 m->ctrl[i] = tag_of(hash);
@@ -173,6 +181,7 @@ tl_status tl_map_create(size_t hint, tl_map **out)
     size_t cap = cap_for(hint);
     if (cap == 0) return fail(TL_EINVAL, "tl_map_create: hint needs more bytes than size_t counts");
     tl_map *m = tl_alloc(sizeof *m, _Alignof(tl_map));
+    if (m) m->seed = seed_of(m);
     if (!m || !new_table(m, cap)) {
         tl_free(m);
         return fail(TL_ENOMEM, "tl_map_create: out of memory");
@@ -184,7 +193,7 @@ tl_status tl_map_create(size_t hint, tl_map **out)
 tl_status tl_map_put(tl_map *m, uint64_t k, uint64_t v)
 {
     if (!m) return fail(TL_EINVAL, "tl_map_put: m is NULL");
-    uint64_t hash = hash_of(k);
+    uint64_t hash = hash_in(m, k);
     size_t i = find(m, k, hash);
     if (i != NOT_FOUND) {
         m->slots[i].value = v;
@@ -199,7 +208,7 @@ tl_status tl_map_put(tl_map *m, uint64_t k, uint64_t v)
 int tl_map_get(const tl_map *m, uint64_t k, uint64_t *v)
 {
     if (!m) return 0;
-    size_t i = find(m, k, hash_of(k));
+    size_t i = find(m, k, hash_in(m, k));
     if (i == NOT_FOUND) return 0;
     if (v) *v = m->slots[i].value;
     return 1;
@@ -209,7 +218,7 @@ int tl_map_get(const tl_map *m, uint64_t k, uint64_t *v)
 void tl_map_prefetch(const tl_map *m, uint64_t k)
 {
     if (!m) return;
-    uint64_t hash = hash_of(k);
+    uint64_t hash = hash_in(m, k);
     size_t at = probe_start(m, hash).at;
     group g = group_load(m->ctrl + at);
     uint32_t likely = group_match(g, tag_of(hash));
@@ -220,7 +229,7 @@ void tl_map_prefetch(const tl_map *m, uint64_t k)
 int tl_map_del(tl_map *m, uint64_t k)
 {
     if (!m) return 0;
-    size_t i = find(m, k, hash_of(k));
+    size_t i = find(m, k, hash_in(m, k));
     if (i == NOT_FOUND) return 0;
     int passed = !group_match(group_load(m->ctrl + i / GROUP_SLOTS * GROUP_SLOTS), CTRL_EMPTY);
     m->ctrl[i] = passed ? CTRL_TOMB : CTRL_EMPTY; /* (3) */

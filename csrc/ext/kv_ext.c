@@ -1,9 +1,12 @@
 /* kv_ext.c - a pool behind a lock, with batched calls and introspection (kv_ext.h). */
 
+#ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
+#endif
 
 #include "kv_ext.h"
 
+#include "../ds/swiss.h"
 #include "../runtime/kv_pool_impl.h"
 
 #include <pthread.h>
@@ -144,7 +147,7 @@ static void take_blocks(tl_kv_pool *p, uint32_t *ids, size_t n)
     size_t i = 0;
     for (; i < n && p->free_ids.len; i++) ids[i] = kv_take(p);
 
-    const tl_list_node *oldest = p->lru.head.next; /* of those not asked for yet */
+    tl_list_node *oldest = p->lru.head.next; /* of those not asked for yet */
     for (size_t asked = i; i < n; i++) {
         for (; asked < n && asked <= i + AHEAD; asked++, oldest = oldest->next)
             tl_map_prefetch(p->index, TL_CONTAINER_OF(oldest, kv_block, lru)->hash);
@@ -305,20 +308,19 @@ int64_t tl_kvx_set_fill_all(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_
 static int64_t check_write(const tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n)
 {
     const char *call = "tl_kvx_write";
-    int64_t refusal = 0;
     if (layer < 0 || layer >= (int64_t)p->cfg.n_layers)
         return -(int64_t)kv_fail(TL_EINVAL, "%s: layer %lld is out of range: a block has %u", call, (long long)layer,
                                  p->cfg.n_layers);
-    for (size_t i = 0; i < n && !refusal; i++) {
-        refusal = check_used(p, ids[i], call);
-        if (refusal) break;
+    for (size_t i = 0; i < n; i++) {
+        int64_t refusal = check_used(p, ids[i], call);
+        if (refusal) return refusal;
         if (slots[i] >= p->cfg.block_tokens)
-            refusal = -(int64_t)kv_fail(TL_EINVAL, "%s: slot %u is out of range: a block has %u", call, slots[i],
-                                        p->cfg.block_tokens);
-        else if (!is_own(&p->blocks[ids[i]]))
-            refusal = -(int64_t)kv_fail(TL_EINVAL, "%s: block %u is shared or registered", call, ids[i]);
+            return -(int64_t)kv_fail(TL_EINVAL, "%s: slot %u is out of range: a block has %u", call, slots[i],
+                                     p->cfg.block_tokens);
+        if (!is_own(&p->blocks[ids[i]]))
+            return -(int64_t)kv_fail(TL_EINVAL, "%s: block %u is shared or registered", call, ids[i]);
     }
-    return refusal;
+    return 0;
 }
 
 static int64_t write_positions(tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n,
@@ -419,8 +421,9 @@ static int64_t hold_run(tl_kv_pool *p, const uint64_t *hashes, size_t n, uint32_
 {
     size_t hits = 0;
     *revived = 0;
-    for (; hits < n && kv_find(p, hashes[hits], &ids[hits]); hits++) {
+    for (; hits < n; hits++) {
         look_ahead(p, hashes, hits, n);
+        if (!kv_find(p, hashes[hits], &ids[hits])) break;
         int64_t refusal = check_holdable(p, ids[hits], call);
         if (refusal) {
             unhold(p, ids, hits);
@@ -591,7 +594,7 @@ int64_t tl_kvx_export_bytes(tl_kvx *h, int64_t n) { RETURN_LOCKED(h, p, export_b
 static int64_t check_apart(const tl_kv_pool *p, const void *buf, size_t len, const char *call)
 {
     uintptr_t slab = (uintptr_t)p->slab, at = (uintptr_t)buf;
-    if (len == 0 || at >= slab + p->cfg.n_blocks * p->block_bytes || at + len <= slab) return 0;
+    if (at < slab ? len <= slab - at : at - slab >= p->cfg.n_blocks * p->block_bytes || len == 0) return 0;
     return -(int64_t)kv_fail(TL_EINVAL, "%s: the buffer overlaps the pool", call);
 }
 

@@ -2,7 +2,9 @@
 
 /* posix_memalign: any size at any alignment, so that AddressSanitizer sees the
  * exact end of an allocation, which aligned_alloc would round up. */
+#ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200112L
+#endif
 
 #include "tinyllm/abi.h"
 

@@ -398,8 +398,12 @@ static inline uint32_t crc32c(uint32_t crc, const unsigned char *data, size_t n)
  * would fill it, and what they held before would be read only to be overwritten. */
 #define CRC32C_STREAM_FROM ((size_t)8 << 20)
 
+/* A shorter run is written by way of the cache even so: the lines at its two ends, which
+ * it shares with its neighbours, would cost more than the others save. */
+#define CRC32C_STREAM_RUN ((size_t)4096)
+
 /* memcpy past the cache, as far as the destination has whole lines and the CPU the
- * instruction. Until crc_fence() other threads may see later writes first. */
+ * instruction. */
 static inline void crc_stream(unsigned char *dst, const unsigned char *src, size_t n)
 {
 #ifdef __SSE2__
@@ -415,22 +419,21 @@ static inline void crc_stream(unsigned char *dst, const unsigned char *src, size
     memcpy(dst, src, n);
 }
 
-static inline void crc_fence(void)
+/* Ends a series of copies with `stream`: until then other threads may see later writes
+ * first. */
+static inline void stream_fence(void)
 {
 #ifdef __SSE2__
     _mm_sfence();
 #endif
 }
 
-/* Copies n bytes between buffers that do not overlap, past the cache with stream. */
+/* Copies n bytes between buffers that do not overlap, a long run past the cache with
+ * stream; then stream_fence() has to follow. */
 static inline void copy_bytes(unsigned char *dst, const unsigned char *src, size_t n, int stream)
 {
-    if (!stream) {
-        memcpy(dst, src, n);
-        return;
-    }
-    crc_stream(dst, src, n);
-    crc_fence();
+    if (stream && n >= CRC32C_STREAM_RUN) crc_stream(dst, src, n);
+    else memcpy(dst, src, n);
 }
 
 /* Does the same and continues crc over the bytes. A chunk is copied as soon as it is
@@ -438,6 +441,7 @@ static inline void copy_bytes(unsigned char *dst, const unsigned char *src, size
  * every line is written at one go. */
 static inline uint32_t crc32c_copy(uint32_t crc, unsigned char *dst, const unsigned char *src, size_t n, int stream)
 {
+    stream = stream && n >= CRC32C_STREAM_RUN;
     while (n) {
         size_t chunk = 4096 - (uintptr_t)dst % 64;
         if (chunk > n) chunk = n;
@@ -446,7 +450,6 @@ static inline uint32_t crc32c_copy(uint32_t crc, unsigned char *dst, const unsig
         else memcpy(dst, src, chunk);
         dst += chunk, src += chunk, n -= chunk;
     }
-    if (stream) crc_fence();
     return crc;
 }
 

@@ -15,7 +15,8 @@
 
 /* ---- create and destroy -------------------------------------------------- */
 
-/* The bytes of one block with these dimensions. Returns 0 where u64 cannot hold it. */
+/* The bytes of one block with these dimensions: none where one is 0, whatever the others
+ * are. Returns 0 where u64 cannot hold it. */
 static int payload_bytes(uint32_t tokens, uint32_t layers, uint32_t heads, uint32_t dim, uint64_t *bytes)
 {
     const uint32_t factors[] = {tokens, layers, heads, dim};
@@ -78,7 +79,8 @@ tl_status tl_kv_pool_create(const tl_kv_cfg *cfg, tl_kv_pool **out)
     tl_status status = take_memory(p, slab, records);
     if (status != TL_OK) {
         tl_kv_pool_destroy(p);
-        return kv_fail(status, "tl_kv_pool_create: no memory for %u blocks of %llu bytes", cfg->n_blocks,
+        return kv_fail(status, "tl_kv_pool_create: %s for %u blocks of %llu bytes",
+                       status == TL_ENOMEM ? "no memory" : "no index in size_t", cfg->n_blocks,
                        (unsigned long long)bytes);
     }
     memset(p->blocks, 0, records);
@@ -181,7 +183,11 @@ uint32_t tl_kv_fill(const tl_kv_pool *p, uint32_t id) { return p && kv_in_range(
 
 void *tl_kv_block_ptr(const tl_kv_pool *p, uint32_t id, uint32_t layer, int is_v)
 {
-    if (!p || !kv_in_range(p, id) || layer >= p->cfg.n_layers) {
+    if (!p) {
+        kv_fail(TL_EINVAL, "tl_kv_block_ptr: the pool is NULL");
+        return NULL;
+    }
+    if (!kv_in_range(p, id) || layer >= p->cfg.n_layers) {
         kv_fail(TL_EINVAL, "tl_kv_block_ptr: block %u, layer %u is out of range", id, layer);
         return NULL;
     }
@@ -339,6 +345,7 @@ tl_status tl_kv_export(const tl_kv_pool *p, const uint32_t *ids, uint32_t n, voi
         write_payload(&w, p, ids[i]);
     }
     write_le(&w, w.crc, TRAILER);
+    if (w.stream) stream_fence();
     *written = size;
     return TL_OK;
 }
@@ -430,14 +437,16 @@ tl_status tl_kv_import(tl_kv_pool *p, const void *buf, size_t len, uint32_t *ids
                        p->free_ids.len, p->lru.len);
 
     const size_t stride = RECORD_HEADER + p->block_bytes;
+    const int stream = len >= CRC32C_STREAM_FROM;
     const unsigned char *record = e + TL_KV_ENVELOPE_HEADER;
     for (uint32_t i = 0; i < n; i++, record += stride) {
         ids_out[i] = kv_take(p);
-        read_f16(kv_bytes(p, ids_out[i]), record + RECORD_HEADER, p->block_bytes, len >= CRC32C_STREAM_FROM);
+        read_f16(kv_bytes(p, ids_out[i]), record + RECORD_HEADER, p->block_bytes, stream);
         /* Shared memory may have changed since the check: a fill never exceeds B. */
         uint32_t fill = read_u32(record + 8);
         p->blocks[ids_out[i]].fill = fill < p->cfg.block_tokens ? fill : p->cfg.block_tokens;
     }
+    if (stream) stream_fence();
     record = e + TL_KV_ENVELOPE_HEADER;
     for (uint32_t i = 0; i < n; i++, record += stride) {
         uint64_t hash = read_le(record, 8);

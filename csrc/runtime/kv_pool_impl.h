@@ -30,7 +30,8 @@
 
 /* In builds with AddressSanitizer the bytes of a block are poisoned from the moment
  * its last holder gives it up until somebody holds it again, so that a read through
- * a stale pointer is reported although the slab is alive. */
+ * a stale pointer is reported although the slab is alive. Its unit is 8 bytes: at the
+ * ends of a block whose size is no multiple of that it errs on the side of silence. */
 #if defined(__SANITIZE_ADDRESS__)
 #define TL_KV_ASAN 1
 #elif defined(__has_feature)

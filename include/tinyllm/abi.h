@@ -92,7 +92,8 @@ typedef int32_t tl_dtype;
 /* ---- the allocator hook -------------------------------------------------- */
 
 /* Where memory comes from.
- *   alloc  returns n bytes aligned to align (a power of two), or NULL
+ *   alloc  returns n bytes (not always a multiple of align) aligned to align (a power
+ *          of two), or NULL
  *   free   takes back what alloc returned; never called with NULL
  *   user   handed to both, for the hook's own use */
 typedef struct tl_allocator {

@@ -57,7 +57,7 @@ tl_status tl_vec_reserve(tl_vec *v, size_t cap_min);
  * push costs O(1) amortised; within reserved room it never allocates. x may point
  * into the array itself.
  * Returns: TL_OK
- *          TL_EINVAL, TL_ENOMEM  as tl_vec_reserve, or x is NULL
+ *          TL_EINVAL, TL_ENOMEM  as tl_vec_reserve (of the doubled room), or x is NULL
  * On failure *v is unchanged. */
 tl_status tl_vec_push(tl_vec *v, const void *x);
 
@@ -74,7 +74,8 @@ void tl_vec_free(tl_vec *v);
  * at most 7/8 of the slots occupied. Every u64 is a valid key and a valid value.
  *
  * A put + delete step costs O(1) amortised at every size, also with 7/8 of the
- * slots live, and neither allocates: only a put that would exceed 7/8 grows. */
+ * slots live, and neither allocates: only a put that would exceed 7/8 grows. Each map
+ * hashes with a seed of its own, so that keys which collide cannot be prepared. */
 typedef struct tl_map tl_map;
 
 /* Creates an empty map that holds hint keys without growing.
@@ -93,11 +94,6 @@ tl_status tl_map_put(tl_map *m, uint64_t k, uint64_t v);
 /* Out: v  the key's value, where there is one; may be NULL
  * Returns: 1 when k is in the map, 0 when not (or m is NULL). */
 int tl_map_get(const tl_map *m, uint64_t k, uint64_t *v);
-
-/* Asks for the memory that a later call about k will read, and does not wait for it:
- * worth the while some calls ahead, in a map that is larger than the caches. NULL is
- * fine. */
-void tl_map_prefetch(const tl_map *m, uint64_t k);
 
 /* Removes k. Never allocates.
  * Returns: 1 when k was in the map, 0 when not (or m is NULL). */

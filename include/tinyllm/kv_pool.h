@@ -56,8 +56,11 @@
  *      4  the four dimensions are the pool's
  *      5  n_tokens is in 1 .. block_tokens, and a block with a hash is full
  *
- * A pool is not thread-safe: the caller serializes all calls on it. Every call
- * answers a NULL pool with a failure, never with a crash.
+ * Beside the slab a pool takes 60 to 85 bytes a block, most of them for the records and
+ * the index.
+ *
+ * A pool is not thread-safe: the caller serializes all calls on it. Every call answers
+ * a NULL pool with a failure, or with zeros where it only looks; never with a crash.
  */
 #ifndef TINYLLM_KV_POOL_H
 #define TINYLLM_KV_POOL_H
@@ -179,10 +182,11 @@ uint32_t tl_kv_fill(const tl_kv_pool *p, uint32_t id);
 
 /* Returns: the K (is_v 0) or V (any other is_v) values of one layer of a block,
  * f16 [n_kv_heads][block_tokens][head_dim], in place;
- *          NULL with the slot set when id or layer is out of range.
+ *          NULL with the slot set when p is NULL or id or layer is out of range.
  * Every block in range has an address, held or not, and keeps it for the pool's
  * life. The bytes are the caller's to read and write only while it holds the block
- * (builds with AddressSanitizer report an access to a block given up). */
+ * (builds with AddressSanitizer report an access to a block given up; of a block whose
+ * size is no multiple of 8 they may miss the ends). */
 void *tl_kv_block_ptr(const tl_kv_pool *p, uint32_t id, uint32_t layer, int is_v);
 
 /* Returns: bytes of one block, n_layers * 2 * n_kv_heads * block_tokens * head_dim
@@ -229,7 +233,8 @@ size_t tl_kv_export_bytes(const tl_kv_pool *p, uint32_t n);
  * twice. Nothing is written past the envelope.
  * In:  ids      blocks that are held and have a fill of at least 1; NULL only with
  *               n 0 (the envelope of no blocks, 32 bytes)
- *      cap      bytes of room at buf, which may have any alignment
+ *      cap      bytes of room at buf, which may have any alignment, but no byte in common
+ *               with the pool, ids or written
  * Out: buf      the envelope; untouched on failure. NULL asks for the size
  *      written  its size; with TL_EFULL the size needed; otherwise untouched
  * Returns: TL_OK
@@ -242,8 +247,9 @@ tl_status tl_kv_export(const tl_kv_pool *p, const uint32_t *ids, uint32_t n,
 /* Takes an envelope's blocks into the pool: the caller holds each, filled, and
  * registered under its hash unless that hash is held already, by a block of the
  * pool or an earlier record (then the caller's block is a private copy). All blocks
- * are taken first, as tl_kv_alloc takes them, then registered.
- * In:  buf      len bytes of any alignment
+ * are taken first, as tl_kv_alloc takes them, then registered. (Over a tl_map that has to
+ * grow and cannot, which this library's never does, a copy stays private too.)
+ * In:  buf      len bytes of any alignment, none in common with the pool or ids_out
  * Out: ids_out  one id a record, in order: room for the u32 at offset 8 of buf
  * Returns: TL_OK
  *          TL_EINVAL  p or buf is NULL, or (after all checks of the envelope)

@@ -46,7 +46,7 @@ static const char *fault(const tl_map *m)
     if (m->closed > m->cap / 16 * 15) return "more than 15/16 of the slots are closed";
     for (size_t i = 0; i < m->cap; i++) {
         if (m->ctrl[i] & 0x80) continue;
-        if (find(m, m->slots[i].key, hash_of(m->slots[i].key)) != i) return "a key is not found where it lies";
+        if (find(m, m->slots[i].key, hash_in(m, m->slots[i].key)) != i) return "a key is not found where it lies";
     }
     return NULL;
 }
