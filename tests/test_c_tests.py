@@ -248,6 +248,17 @@ def test_foreign_file_of_the_same_name(tmp_path: Path) -> None:
     assert "1 failed, 1 passed" in output
 
 
+def test_foreign_files_that_differ_in_suffix(tmp_path: Path) -> None:
+    """Files that differ in their suffix alone are programs of their own."""
+    passes, fails = tmp_path / "other.c", tmp_path / "other.i"
+    passes.write_text(PASSES)
+    fails.write_text("int main(void) { return 3; }\n")
+    status, output = run_pytest("--c-test", passes, "--c-test", fails)
+    assert status == 1
+    assert "1 failed, 1 passed" in output
+    assert "other.i: exit status 3" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -61,7 +61,7 @@ class CBuild:
         self.folder = folder
         self.flags = list(flags)
         self.common = list(common)
-        self._made: dict[Path, Path | CFailure] = {}
+        self._made: dict[tuple[Path, str], Path | CFailure] = {}
 
     def program(self, main: Path) -> Path:
         """Return the program of the source `main` and the common sources.
@@ -70,14 +70,15 @@ class CBuild:
             CFailure: the compiler or the linker refuses, now or in an earlier call.
         """
         objects = [self._object(source) for source in [main, *self.common]]
-        return self._make(main.with_suffix(".exe"), [*map(str, objects), "-lm", "-pthread"])
+        return self._make(main, ".exe", [*map(str, objects), "-lm", "-pthread"])
 
     def _object(self, source: Path) -> Path:
-        return self._make(source.with_suffix(".o"), ["-c", str(source)])
+        return self._make(source, ".o", ["-c", str(source)])
 
-    def _make(self, key: Path, arguments: list[str]) -> Path:
+    def _make(self, source: Path, kind: str, arguments: list[str]) -> Path:
+        key = source, kind
         if key not in self._made:
-            out = self.folder / f"{len(self._made)}-{key.name}"
+            out = self.folder / f"{len(self._made)}-{source.name}{kind}"
             command = [*shlex.split(os.environ.get("CC", "cc")), *self.flags, *arguments, "-o", str(out)]
             status, output, errors = execute(command)
             self._made[key] = out if status == 0 else CFailure(f"{shlex.join(command)}\n{output}{errors}")
@@ -126,7 +127,7 @@ class CProgram(pytest.Item):
             sys.stderr.write(errors)
             return
         what = f"signal {-status}" if status < 0 else f"exit status {status}"
-        raise CFailure(f"{errors}{' '.join([self.source.name, *self.arguments])}: {what}")
+        raise CFailure(f"{' '.join([self.source.name, *self.arguments])}: {what}\n{errors}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, CFailure):

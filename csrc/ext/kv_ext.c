@@ -132,8 +132,12 @@ static int64_t check_used(const tl_kv_pool *p, int64_t id, const char *call)
 /* ---- looking ahead -------------------------------------------------------- */
 
 /* In a large pool the index is larger than the caches. A batch asks for the memory of
- * each search this many searches ahead, so that they wait together and not in turn. */
-enum { AHEAD = 8 };
+ * each search this many searches ahead, so that they wait together and not in turn;
+ * 0 is the plain way. The answers are the same. */
+#ifndef TL_KVX_AHEAD
+#define TL_KVX_AHEAD 8
+#endif
+enum { AHEAD = TL_KVX_AHEAD };
 
 /* Before search i of the n for `hashes`, in order. */
 static void look_ahead(const tl_kv_pool *p, const uint64_t *hashes, size_t i, size_t n)
@@ -166,7 +170,9 @@ static int64_t alloc_blocks(tl_kv_pool *p, int64_t n, uint32_t *ids)
     if (n > (int64_t)p->cfg.n_blocks)
         return -(int64_t)kv_fail(TL_EFULL, "tl_kvx_alloc: %lld blocks asked for, the pool has %u", (long long)n,
                                  p->cfg.n_blocks);
-    return -(int64_t)tl_kv_alloc(p, (uint32_t)n, ids);
+    if ((size_t)n > kv_room(p)) return -(int64_t)tl_kv_alloc(p, (uint32_t)n, ids); /* which refuses */
+    take_blocks(p, ids, (size_t)n);
+    return 0;
 }
 
 int64_t tl_kvx_alloc(tl_kvx *h, int64_t n, uint32_t *ids) { RETURN_LOCKED(h, p, alloc_blocks(p, n, ids)); }

@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="requests to replay, as for tinyllm-kv replay")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="these groups of rows")
-    parser.add_argument("--quick", action="store_true", help="tiny inputs, to see that all of it runs; no verdict counts")
+    parser.add_argument("--quick", action="store_true", help="tiny inputs, to see that it all runs; no verdict counts")
     args = parser.parse_args(argv)
 
     scale = QUICK if args.quick else FULL

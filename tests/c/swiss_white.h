@@ -9,13 +9,16 @@
 #include "tinyllm/ds.h"
 
 typedef struct {
-    tl_status (*create)(size_t hint, tl_map **out);
+    tl_status (*create)(size_t hint, tl_map **out); /* a map without a seed */
     tl_status (*put)(tl_map *m, uint64_t k, uint64_t v);
     int (*get)(const tl_map *m, uint64_t k, uint64_t *v);
     void (*prefetch)(const tl_map *m, uint64_t k);
     int (*del)(tl_map *m, uint64_t k);
     size_t (*len)(const tl_map *m);
     void (*destroy)(tl_map *m);
+
+    tl_status (*create_seeded)(size_t hint, tl_map **out); /* as the library does */
+    uint64_t (*seed)(const tl_map *m);
 
     /* The group operations, on 16 control bytes aligned to 16. */
     uint32_t (*match)(const uint8_t *ctrl, uint8_t byte);

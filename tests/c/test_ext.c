@@ -611,6 +611,40 @@ CASE(acquire_is_all_or_nothing)
     end_both(b);
 }
 
+/* Batches so long that they look ahead in the index do what single calls do, evictions too. */
+CASE(long_batches_are_single_calls)
+{
+    enum { N = 40 };
+    both batch = open_both(N), single = open_both(N);
+    const uint64_t first_name[] = {100, 200, 200, 220, 500}; /* all misses, again, all hits, then half of them */
+    for (int round = 0; round < 5; round++) {
+        uint64_t names[N];
+        uint32_t ids[N], other[N], hits = 0;
+        for (uint32_t i = 0; i < N; i++) names[i] = first_name[round] + i;
+        while (hits < N && tl_kv_lookup(single.p, names[hits], &other[hits]) == TL_OK) hits++;
+        for (uint32_t i = hits; i < N; i++) {
+            CHECK_STATUS(tl_kv_alloc(single.p, 1, &other[i]), TL_OK);
+            CHECK_STATUS(tl_kv_set_fill(single.p, other[i], 2), TL_OK);
+            CHECK_STATUS(tl_kv_register(single.p, other[i], names[i]), TL_OK);
+        }
+        for (uint32_t i = N; i-- > 0;) CHECK_STATUS(tl_kv_unref(single.p, other[i]), TL_OK);
+
+        CHECK_EQ(tl_kvx_acquire(batch.h, names, N, N, ids), hits);
+        CHECK_EQ(tl_kvx_set_fill_all(batch.h, ids + hits, N - hits, 2), 0);
+        CHECK_EQ(tl_kvx_register_many(batch.h, ids + hits, names + hits, N - hits), N - hits);
+        CHECK_EQ(tl_kvx_unref_many(batch.h, ids, N), 0);
+        CHECK_BYTES(ids, other, sizeof ids);
+        CHECK_EQ(tl_kv_digest(batch.p), tl_kv_digest(single.p));
+    }
+    uint32_t ids[30], other[30];
+    CHECK_EQ(tl_kvx_alloc(batch.h, 30, ids), 0);
+    for (int i = 0; i < 30; i++) CHECK_STATUS(tl_kv_alloc(single.p, 1, &other[i]), TL_OK);
+    CHECK_BYTES(ids, other, sizeof ids);
+    CHECK_EQ(tl_kv_digest(batch.p), tl_kv_digest(single.p));
+    end_both(batch);
+    end_both(single);
+}
+
 /* The hashes of a sequence are those of its blocks, chained. */
 CASE(block_hashes_chain)
 {
@@ -777,6 +811,6 @@ CASES(create_close_destroy, create_refuses, create_without_memory, closed_handle
       holders_do_not_wrap, unref_many_is_all_or_nothing, cow_gives_the_id_to_write_to, set_fill_is_all_or_nothing,
       refcount_many_counts_holders, write_puts_a_position_into_each_block, write_is_all_or_nothing,
       evict_drops_the_oldest, register_answers, register_many_counts, register_many_is_all_or_nothing, lookup_answers,
-      match_holds_the_run, acquire_admits, acquire_is_all_or_nothing, block_hashes_chain, export_bytes_of_any_n,
-      export_bytes_beyond_an_object, export_and_import_answer_sizes, envelopes_stay_apart_from_the_slab,
+      match_holds_the_run, acquire_admits, acquire_is_all_or_nothing, long_batches_are_single_calls, block_hashes_chain,
+      export_bytes_of_any_n, export_bytes_beyond_an_object, export_and_import_answer_sizes, envelopes_stay_apart_from_the_slab,
       threads_exclude_each_other, hold_keeps_others_out, fork_finds_whole_pools)

@@ -399,28 +399,6 @@ CASE(churn_keeps_searches_short)
     }
 }
 
-/* Asking for the memory of a search changes nothing, whatever the key, and takes NULL. */
-CASE(prefetch_changes_nothing)
-{
-    EACH_MAP(map, white_maps) {
-        tl_map *m;
-        uint64_t v;
-        map->prefetch(NULL, 1);
-        CHECK_STATUS(map->create(28, &m), TL_OK);
-        map->prefetch(m, 1);
-        for (uint64_t k = 0; k < 28; k++) CHECK_STATUS(map->put(m, k, k + 1), TL_OK);
-        for (uint64_t k = 0; k < 100; k++) map->prefetch(m, k);
-        map->prefetch(m, UINT64_MAX);
-        CHECK(!map->fault(m));
-        CHECK_EQ(map->len(m), 28);
-        for (uint64_t k = 0; k < 100; k++) {
-            CHECK_EQ(map->get(m, k, &v), k < 28);
-            if (k < 28) CHECK_EQ(v, k + 1);
-        }
-        map->destroy(m);
-    }
-}
-
 /* ---- collisions ---------------------------------------------------------- */
 
 static uint64_t inverse(uint64_t odd)
@@ -496,6 +474,47 @@ CASE(a_search_goes_past_tombstones)
     }
 }
 
+/* Keys that collide in one map do not in another: each has a seed of its own, which
+ * growth keeps. */
+CASE(maps_hash_differently)
+{
+    EACH_MAP(map, white_maps) {
+        tl_map *a, *b;
+        CHECK_STATUS(map->create_seeded(0, &a), TL_OK);
+        CHECK_STATUS(map->create_seeded(0, &b), TL_OK);
+        uint64_t seed = map->seed(a);
+        CHECK(seed != 0);
+        CHECK(seed != map->seed(b));
+        for (uint64_t k = 0; k < 1000; k++) CHECK_STATUS(map->put(a, k, k), TL_OK);
+        CHECK_EQ(map->seed(a), seed);
+        CHECK(map->fault(a) == NULL);
+        map->destroy(a), map->destroy(b);
+    }
+}
+
+/* Asking for the memory of a search changes nothing: of a key that is there, of one that
+ * is not, and of one whose first group is full of others. NULL is fine. */
+CASE(prefetch_changes_nothing)
+{
+    EACH_MAP(map, white_maps) {
+        tl_map *m;
+        uint64_t v;
+        map->prefetch(NULL, 1);
+        CHECK_STATUS(map->create(28, &m), TL_OK);
+        for (uint64_t i = 0; i < 17; i++) CHECK_STATUS(map->put(m, key_for(map, i << 32), i), TL_OK);
+        for (uint64_t i = 0; i < 20; i++) map->prefetch(m, key_for(map, i << 32));
+        map->prefetch(m, key_for(map, 5)); /* the first group, another tag */
+        map->prefetch(m, key_for(map, 1 << 7));
+        CHECK(!map->fault(m));
+        CHECK_EQ(map->len(m), 17);
+        for (uint64_t i = 0; i < 20; i++) {
+            CHECK_EQ(map->get(m, key_for(map, i << 32), &v), i < 17);
+            if (i < 17) CHECK_EQ(v, i);
+        }
+        map->destroy(m);
+    }
+}
+
 /* Churn that fills the table with tombstones clears them in place: keys stay, no
  * allocation, and afterwards there are none. */
 CASE(tombstones_are_cleared_in_place)
@@ -554,4 +573,4 @@ CASES(put_get_del, put_overwrites, put_overwrites_a_full_table_without_growing, 
       the_largest_table_does_not_grow, every_allocation_may_fail, failed_growth_changes_nothing,
       random_ops_match_a_model, churn_is_amortised_constant, churn_never_allocates,
       delete_never_allocates, tombstones_only_in_full_groups, churn_keeps_searches_short, prefetch_changes_nothing,
-      keys_of_one_group, a_search_goes_past_tombstones, tombstones_are_cleared_in_place, group_operations_agree)
+      maps_hash_differently, keys_of_one_group, a_search_goes_past_tombstones, tombstones_are_cleared_in_place, group_operations_agree)
