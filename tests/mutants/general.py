@@ -1,7 +1,7 @@
 """General mutation of the C core: a seeded sample of small changes, of which the C tests have to kill 95 %.
 
     pip install universalmutator
-    PYTHONPATH=tests python -m mutants.general [--count 1000] [--seed 1] [--jobs 2]
+    cd tests && python -m mutants.general [--count 1000] [--seed 1] [--jobs 2]
 
 The changes are universalmutator's for C: operators, constants, conditions, statements taken away.
 One counts when it builds, and to other code than the original and every other mutant (compared as

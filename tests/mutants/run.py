@@ -1,6 +1,6 @@
 """Runs the 32 wrong implementations beside this file against the tests that are meant for them.
 
-    PYTHONPATH=tests python -m mutants.run [s11 ...]
+    cd tests && python -m mutants.run [s11 ...]
 
 A patch states its fault in words, the tests of ``tests/c/test_kv_pool.c`` of which one has to
 kill it, and what it changes: for each ``@@ FILE`` lines as in a diff, whose old text has to
