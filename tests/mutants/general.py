@@ -18,12 +18,12 @@ import argparse
 import contextlib
 import hashlib
 import io
-import random
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +109,17 @@ def read_equivalent() -> dict[tuple[str, str, str], str]:
     return found
 
 
+def shuffled(mutants: Iterable[Mutant], seed: int) -> list[Mutant]:
+    """Return mutants in an order in which each has a place of its own: editing a line moves no other line's."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+
+    def place(mutant: Mutant) -> bytes:
+        seen[mutant.key] += 1
+        return hashlib.sha256(repr((seed, mutant.key, seen[mutant.key])).encode()).digest()
+
+    return sorted(mutants, key=place)
+
+
 class Bench:
     """A worker's place: an optimized build and a sanitized one."""
 
@@ -157,8 +168,7 @@ class Bench:
 
 def judge(count: int, seed: int, jobs: int, folder: Path) -> dict[Mutant, str | None]:
     """Return a sample of mutants, each of other code, and the test that kills each (None: it is alive)."""
-    candidates = [mutant for file in TARGETS for mutant in mutants_of(file)]
-    random.Random(seed).shuffle(candidates)
+    candidates = shuffled((mutant for file in TARGETS for mutant in mutants_of(file)), seed)
     benches: SimpleQueue[Bench] = SimpleQueue()
     for job in range(jobs):
         benches.put(Bench(folder / str(job)))
