@@ -67,7 +67,7 @@ def test_every_declaration_is_understood() -> None:
     assert len(DECLARATIONS) == len(PROTOTYPES) + len(STRUCTS) + len(OPAQUE) + len(INTEGERS)
     assert {"tl_kv_alloc", "tl_crc32c", "tl_kvx_acquire", "tl_set_allocator"} <= PROTOTYPES.keys()
     assert STRUCTS.keys() == {"tl_allocator", "tl_kv_cfg", "tl_kv_stats"}
-    assert OPAQUE == {"tl_kv_pool", "tl_kvx"}
+    assert OPAQUE == {"tl_kv_pool", "tl_kvx", "tl_kvx_group"}
     assert INTEGERS == {"tl_status": "int32_t", "tl_dtype": "int32_t"}
     assert {"TL_EFULL", "TL_F16", "TL_KV_FORMAT_V1", "TL_KVX_CLOSED"} <= MACROS.keys()
 

@@ -561,3 +561,58 @@ def test_the_package_says_its_version() -> None:
     from importlib.metadata import version
 
     assert tinyllm_kv.__version__ == version("tinyllm-kv")
+
+
+def test_ids_may_lie_in_the_buffer() -> None:
+    """An envelope may be written over the very array that names its blocks."""
+    pool = busy()
+    envelope = pool.export([1, 0])
+    buffer = np.zeros(len(envelope), np.uint8)
+    ids = buffer[:8].view(np.uint32)
+    ids[:] = 1, 0
+    assert pool.export_into(ids, buffer) == len(envelope)
+    assert buffer.tobytes() == envelope
+
+
+def test_a_refused_export_takes_no_memory() -> None:
+    """Ids are looked at before an envelope of that many blocks is made: MemoryError would be the sign of one."""
+    pool = Pool(4, 1024, n_layers=16, n_kv_heads=16, head_dim=256)  # blocks of 256 MiB
+    with pytest.raises(tinyllm_kv.InvalidArgument, match="block 99 is out of range"):
+        pool.export(np.full(10**6, 99, np.uint32))
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda p: p.ref(-7), "block -7 is out of range"),
+        (lambda p: p.alloc(-5), "-5 blocks asked for"),
+        (lambda p: p.set_fill(0, -9), "-9 tokens"),
+        (lambda p: p.k(-3, 0), "block -3 is out of range"),
+        (lambda p: p.evict(-2), "-2 blocks to evict"),
+    ],
+)
+def test_a_message_has_the_number_given(call: Callable[[Pool], Any], words: str) -> None:
+    """A refusal shows what the caller said."""
+    with pytest.raises(tinyllm_kv.InvalidArgument, match=words):
+        call(busy())
+
+
+class Zero:
+    """Something that stands for 0."""
+
+    def __index__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("one", [0, np.uint8(0), np.int64(0), np.array(0), np.array(0, np.uint64), Zero()])
+def test_whatever_has_an_index_is_a_number(one: Any) -> None:
+    """All that stands for an integer is one block, in every call."""
+    pool = busy()
+    before = pool.refcount(0)
+    pool.ref(one)
+    assert pool.refcount(one) == before + 1
+    pool.unref(one)
+    assert (pool.refcount(one), pool.state(one), pool.fill(one)) == (before, "used", pool.fill(0))
+    pool.set_fill([0, 6], one)
+    pool.set_fill(one, one)
+    assert pool.fill(0) == pool.fill(6) == 0

@@ -292,3 +292,81 @@ def test_a_child_has_a_pool_of_its_own() -> None:
         """,
         "16 8.0 Stats(free=3, used=1, cached=0, evictions=0)\n",
     )
+
+
+def test_ids_that_change_during_a_call_are_no_danger() -> None:
+    """C reads a copy of an array of ids: another thread may change the caller's at any moment."""
+    prints(
+        """
+        import threading, time
+        import numpy as np
+        from tinyllm_kv import InvalidArgument, Pool
+
+        pool = Pool(2000, 4, n_layers=1, n_kv_heads=1, head_dim=2)
+        ids = pool.alloc(2000)
+        shown = ids.copy()
+        buffer = bytearray(pool.export_bytes(2000))
+        done = False
+
+        def change():
+            while not done:
+                shown[-1] = 0x7FFFFFFF
+                shown[-1] = ids[-1]
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            for call in (lambda: pool.set_fill(shown, 4), lambda: pool.export_into(shown, buffer)):
+                try:
+                    call()
+                except InvalidArgument:
+                    pass
+            try:
+                pool.ref(shown)
+            except InvalidArgument:
+                pass
+            else:
+                pool.unref(ids)
+        done = True
+        thread.join()
+        assert pool.refcount(ids).tolist() == [1] * 2000
+        print("whole")
+        """,
+        "whole\n",
+    )
+
+
+def test_a_signal_during_a_fork_leaves_no_pool_held() -> None:
+    """Ctrl-C while the system forks raises where it may, and holds neither the next call nor the next fork up."""
+    prints(
+        """
+        import os, signal, threading
+        from tinyllm_kv import Pool
+
+        pools = [Pool(4, 4, n_layers=1, n_kv_heads=1, head_dim=2) for _ in range(50)]
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        interrupted = 0
+        for i in range(200):
+            child = None
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + i % 60))
+                child = os.fork()
+                if child == 0:
+                    os._exit(0)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+                if child == 0:
+                    os._exit(0)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            thread = threading.Thread(target=lambda: [pool.stats() for pool in pools])
+            thread.start()
+            thread.join(20)
+            assert not thread.is_alive(), "a pool is held"
+        assert interrupted
+        print("none")
+        """,
+        "none\n",
+    )

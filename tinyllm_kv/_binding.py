@@ -16,9 +16,7 @@ from __future__ import annotations
 
 from functools import partial
 from os import register_at_fork
-from threading import RLock
 from typing import TYPE_CHECKING, NoReturn
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,26 +83,24 @@ def _refusal(answer: int) -> Exception:
 
 # ---- fork ----------------------------------------------------------------------
 
-_handles: WeakSet[CData] = WeakSet()
-_held: list[CData] = []
-_forking = RLock()  # held from before a fork to after it, and while a handle is added
+
+def _watch_fork() -> CData:
+    """Return the group of all pools' handles, which is held still around every fork.
+
+    What holds and releases it is C as a whole: no signal handler and no finalizer can come
+    in between and leave it held.
+    """
+    group = ffi.new("tl_kvx_group **")
+    answer = lib.tl_kvx_group_create(group)
+    if answer < 0:
+        refuse(answer)
+    hold, release = partial(lib.tl_kvx_hold, group[0]), partial(lib.tl_kvx_release, group[0])
+    register_at_fork(before=hold, after_in_parent=release, after_in_child=release)
+    made: CData = group[0]
+    return made
 
 
-def _hold_all() -> None:
-    """Keep other threads out of all pools: a child must not inherit one in mid-call."""
-    _forking.acquire()
-    for handle in list(_handles):
-        lib.tl_kvx_hold(handle)
-        _held.append(handle)
-
-
-def _release_all() -> None:
-    while _held:
-        lib.tl_kvx_release(_held.pop())
-    _forking.release()
-
-
-register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_release_all)
+_group = _watch_fork()
 
 
 # ---- a pool --------------------------------------------------------------------
@@ -127,9 +123,8 @@ def create(
     answer = lib.tl_kvx_create(cfg, handle, pool)
     if answer < 0:
         refuse(answer)
+    lib.tl_kvx_join(handle[0], _group)
     closing = ffi.gc(handle[0], lib.tl_kvx_destroy)
-    with _forking:
-        _handles.add(closing)
     owner = ffi.gc(pool[0], lib.tl_kv_pool_destroy)
     block_bytes: int = lib.tl_kv_block_bytes(owner)
     first = lib.tl_kv_block_ptr(owner, 0, 0, 0)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .errors import InvalidArgument
+
 UINT32 = np.dtype(np.uint32)
 UINT64 = np.dtype(np.uint64)
 UINT32_MAX = 2**32 - 1
@@ -42,11 +44,30 @@ def block_id(value: Any, name: str) -> int:
     """
     if type(value) is not int:
         value = _index(value, name)
-    return value if -1 <= value <= _INT64_MAX else -1 if value < 0 else _INT64_MAX
+    number: int = value
+    return min(max(number, -_INT64_MAX), _INT64_MAX)
+
+
+def is_one(value: object) -> bool:
+    """Return whether a value stands for one integer, not for an array of them."""
+    return isinstance(value, (int, np.integer)) or (
+        hasattr(type(value), "__index__") and getattr(value, "ndim", 0) == 0
+    )
+
+
+def ids(values: ArrayLike, name: str) -> NDArray[np.uint32]:
+    """Return block ids as a uint32 array that nobody else can change while C reads it.
+
+    Raises:
+        TypeError, ValueError: as :func:`integers`.
+        InvalidArgument: an id is not in 0 … 2^32-1.
+    """
+    own: NDArray[np.uint32] = integers(values, UINT32, name, InvalidArgument).copy()
+    return own
 
 
 def integers(
-    values: ArrayLike, dtype: np.dtype[Any], name: str, error: type[Exception] = OverflowError
+    values: Any, dtype: np.dtype[Any], name: str, error: type[Exception] = OverflowError
 ) -> NDArray[Any]:
     """Return ``values`` as a contiguous, aligned one-dimensional array of an unsigned ``dtype``.
 

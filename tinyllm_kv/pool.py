@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, overload
+from typing import Any, NamedTuple, NoReturn, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _binding
 from ._binding import NOT_FOUND, bytes_of, lib, refuse, refuse_look, u8, u16, u32, u64
-from ._convert import UINT32, UINT32_MAX, UINT64, UINT64_MAX, block_id, integer, integers
+from ._convert import UINT32, UINT32_MAX, UINT64, UINT64_MAX, block_id, integer, integers, is_one
+from ._convert import ids as own_ids
 from .errors import BlockIndexError, InvalidArgument, OutOfBlocks
 
 _STATES = ("free", "used", "cached")
-_INTEGER = (int, np.integer)
 _INT64_MAX = 2**63 - 1
 
 # What is called often has a name of its own: a global is found faster than an attribute of lib.
@@ -55,7 +55,8 @@ class Pool:
     the hash of its tokens until its room is needed).
 
     Calls serialize themselves: a pool may be used from any number of threads. What a call
-    refuses it has not begun: counts, contents and eviction order are what they were.
+    refuses it has not begun: counts, contents and eviction order are what they were. Ids and
+    counts are ints, NumPy integers or whatever else has ``__index__``.
 
     Views (:meth:`k`, :meth:`v`, :meth:`block`, :attr:`slab`) share the pool's memory and
     keep it alive, whatever becomes of the pool. A view means something only while its block
@@ -73,9 +74,16 @@ class Pool:
     """
 
     _handle: object = None
+    _slabs: tuple[NDArray[np.float16], NDArray[np.float16]] | None = None  #: writable and read-only; None: closed
 
     def __init__(
-        self, n_blocks: int, block_tokens: int = 16, *, n_layers: int, n_kv_heads: int, head_dim: int
+        self,
+        n_blocks: SupportsIndex,
+        block_tokens: SupportsIndex = 16,
+        *,
+        n_layers: SupportsIndex,
+        n_kv_heads: SupportsIndex,
+        head_dim: SupportsIndex,
     ) -> None:
         given = {
             "n_blocks": n_blocks,
@@ -87,8 +95,7 @@ class Pool:
         shape = [integer(value, 1, UINT32_MAX, f"Pool: {name}", InvalidArgument) for name, value in given.items()]
         self.cfg = Config(*shape)
         self._handle, slab, fixed, self.block_bytes = _binding.create(*shape)
-        #: the slab, writable and read-only; None once closed
-        self._slabs: tuple[NDArray[np.float16], NDArray[np.float16]] | None = (slab, fixed)
+        self._slabs = slab, fixed
 
     # ---- life ------------------------------------------------------------
 
@@ -136,7 +143,7 @@ class Pool:
 
     # ---- holding blocks --------------------------------------------------
 
-    def alloc(self, n: int = 1) -> NDArray[np.uint32]:
+    def alloc(self, n: SupportsIndex = 1) -> NDArray[np.uint32]:
         """Take ``n`` blocks, all or nothing: free ones first, then the least recently used cached ones.
 
         Returns:
@@ -159,10 +166,10 @@ class Pool:
         Raises:
             InvalidArgument: nobody holds one of them, or it is out of range.
         """
-        if isinstance(ids, _INTEGER):
+        if is_one(ids):
             answer = _ref(self._handle, block_id(ids, "Pool.ref: ids"))
         else:
-            array = integers(ids, UINT32, "Pool.ref: ids", InvalidArgument)
+            array = own_ids(ids, "Pool.ref: ids")
             answer = _ref_many(self._handle, u32(array), len(array))
         if answer < 0:
             refuse(answer)
@@ -176,15 +183,15 @@ class Pool:
         Raises:
             InvalidArgument: a block has fewer holders than the call drops, or is out of range.
         """
-        if isinstance(ids, _INTEGER):
+        if is_one(ids):
             answer = _unref(self._handle, block_id(ids, "Pool.unref: ids"))
         else:
-            array = integers(ids, UINT32, "Pool.unref: ids", InvalidArgument)
+            array = own_ids(ids, "Pool.unref: ids")
             answer = _unref_many(self._handle, u32(array), len(array))
         if answer < 0:
             refuse(answer)
 
-    def cow(self, id: int) -> int:
+    def cow(self, id: SupportsIndex) -> int:
         """Return the block to write to instead of ``id`` (copy on write).
 
         A block with one holder is its own answer. Of a shared one the caller's share moves to
@@ -200,7 +207,7 @@ class Pool:
             refuse(answer)
         return answer
 
-    def fill(self, id: int) -> int:
+    def fill(self, id: SupportsIndex) -> int:
         """Return how many positions of a block hold data, 0 for a free one.
 
         Raises:
@@ -211,7 +218,7 @@ class Pool:
             refuse_look(answer)
         return answer
 
-    def set_fill(self, ids: ArrayLike, n: int | np.integer[Any] | Sequence[int] | NDArray[Any]) -> None:
+    def set_fill(self, ids: ArrayLike, n: SupportsIndex | Sequence[int] | NDArray[Any]) -> None:
         """State that the first ``n`` positions of a block, or of each of an array, hold data.
 
         Args:
@@ -222,11 +229,11 @@ class Pool:
             InvalidArgument: nobody holds a block, it is registered or out of range, an ``n``
                 is not in 0 … ``block_tokens``, or the lengths differ; then none is changed.
         """
-        if isinstance(ids, _INTEGER):
+        if is_one(ids):
             answer = _set_fill(self._handle, block_id(ids, "Pool.set_fill: ids"), block_id(n, "Pool.set_fill: n"))
         else:
-            array = integers(ids, UINT32, "Pool.set_fill: ids", InvalidArgument)
-            if isinstance(n, _INTEGER):
+            array = own_ids(ids, "Pool.set_fill: ids")
+            if is_one(n):
                 answer = _set_fill_all(self._handle, u32(array), len(array), block_id(n, "Pool.set_fill: n"))
             else:
                 fills = integers(n, UINT32, "Pool.set_fill: n", InvalidArgument)
@@ -263,7 +270,7 @@ class Pool:
         if answer < 0:
             refuse(answer)
 
-    def evict(self, n: int | None = None) -> int:
+    def evict(self, n: SupportsIndex | None = None) -> int:
         """Drop the ``n`` oldest cached blocks (all of them by default) to free, for a change of weights.
 
         Returns:
@@ -279,7 +286,7 @@ class Pool:
 
     # ---- the prefix cache ------------------------------------------------
 
-    def register(self, id: int, hash: int) -> bool:
+    def register(self, id: SupportsIndex, hash: SupportsIndex) -> bool:
         """Publish a full block under a hash, so that lookups find it.
 
         Returns:
@@ -307,7 +314,7 @@ class Pool:
             InvalidArgument: as :meth:`register`, or the lengths differ; then none is registered.
             OverflowError: a hash is not in 0 … 2^64-1.
         """
-        blocks = integers(ids, UINT32, "Pool.register_many: ids", InvalidArgument)
+        blocks = own_ids(ids, "Pool.register_many: ids")
         names = integers(hashes, UINT64, "Pool.register_many: hashes")
         if len(blocks) != len(names):
             raise InvalidArgument(f"Pool.register_many: {len(blocks)} blocks and {len(names)} hashes")
@@ -316,7 +323,7 @@ class Pool:
             refuse(answer)
         return answer
 
-    def lookup(self, hash: int) -> int | None:
+    def lookup(self, hash: SupportsIndex) -> int | None:
         """Find the block registered under a hash and hold it.
 
         Returns:
@@ -346,7 +353,7 @@ class Pool:
             refuse(answer)
         return ids[:answer]
 
-    def acquire(self, hashes: ArrayLike, n: int) -> tuple[NDArray[np.uint32], int]:
+    def acquire(self, hashes: ArrayLike, n: SupportsIndex) -> tuple[NDArray[np.uint32], int]:
         """Admit a sequence of ``n`` blocks in one step: hold its cached prefix, allocate the rest.
 
         Args:
@@ -377,7 +384,7 @@ class Pool:
             refuse(answer)
         return answer
 
-    def holds(self, hash: int) -> bool:
+    def holds(self, hash: SupportsIndex) -> bool:
         """Return whether a block is registered under a hash, holding and moving nothing."""
         answer = lib.tl_kvx_holds(self._handle, integer(hash, 0, UINT64_MAX, "Pool.holds: hash"))
         if answer < 0:
@@ -399,7 +406,7 @@ class Pool:
         Raises:
             BlockIndexError: a block is out of range.
         """
-        if isinstance(id, (np.ndarray, Sequence)):
+        if not is_one(id):
             ids = integers(id, UINT32, "Pool.refcount: ids", BlockIndexError)
             counts = np.empty(len(ids), np.uint32)
             answer = lib.tl_kvx_refcount_many(self._handle, u32(ids), len(ids), u32(counts))
@@ -411,11 +418,11 @@ class Pool:
             refuse_look(count)
         return count
 
-    def registered_hash(self, id: int) -> int:
+    def registered_hash(self, id: SupportsIndex) -> int:
         """Return the hash a block is registered under, 0 for none. Raises :class:`BlockIndexError` out of range."""
         return _binding.registered_hash(self._handle, block_id(id, "Pool.registered_hash: id"))
 
-    def state(self, id: int) -> str:
+    def state(self, id: SupportsIndex) -> str:
         """Return ``"free"``, ``"used"`` or ``"cached"``. Raises :class:`BlockIndexError` out of range."""
         answer = lib.tl_kvx_state(self._handle, block_id(id, "Pool.state: id"))
         if answer < 0:
@@ -454,10 +461,10 @@ class Pool:
             refuse_look(answer)
         return slabs[0 if answer else 1]
 
-    def _layer(self, layer: int, call: str) -> int:
+    def _layer(self, layer: SupportsIndex, call: str) -> int:
         return integer(layer, 0, self.cfg.n_layers - 1, f"Pool.{call}: layer", BlockIndexError)
 
-    def k(self, id: int, layer: int) -> NDArray[np.float16]:
+    def k(self, id: SupportsIndex, layer: SupportsIndex) -> NDArray[np.float16]:
         """Return the keys of one layer of a block, in place.
 
         Returns:
@@ -475,13 +482,13 @@ class Pool:
         view: NDArray[np.float16] = self._slab_for(block)[block, self._layer(layer, "k"), 0]
         return view
 
-    def v(self, id: int, layer: int) -> NDArray[np.float16]:
+    def v(self, id: SupportsIndex, layer: SupportsIndex) -> NDArray[np.float16]:
         """Return the values of one layer of a block, in place; shape and errors as for :meth:`k`."""
         block = block_id(id, "Pool.v: id")
         view: NDArray[np.float16] = self._slab_for(block)[block, self._layer(layer, "v"), 1]
         return view
 
-    def block(self, id: int) -> NDArray[np.float16]:
+    def block(self, id: SupportsIndex) -> NDArray[np.float16]:
         """Return a whole block, in place.
 
         Returns:
@@ -509,11 +516,11 @@ class Pool:
 
     # ---- envelopes -------------------------------------------------------
 
-    def export_bytes(self, n: int) -> int:
+    def export_bytes(self, n: SupportsIndex) -> int:
         """Return the bytes of an envelope of ``n`` blocks.
 
         Raises:
-            InvalidArgument: ``n`` is negative or the size is beyond 63 bits.
+            InvalidArgument: ``n`` is not in 0 … 2^32-1, or the size is beyond 63 bits.
         """
         answer: int = lib.tl_kvx_export_bytes(self._handle, block_id(n, "Pool.export_bytes: n"))
         if answer < 0:
@@ -526,8 +533,11 @@ class Pool:
         Raises:
             InvalidArgument: nobody holds a block, it is empty (fill 0), or it is out of range.
         """
-        blocks = integers(ids, UINT32, "Pool.export: ids", InvalidArgument)
-        envelope = bytes(self.export_bytes(len(blocks)))
+        blocks = own_ids(ids, "Pool.export: ids")
+        size = lib.tl_kvx_export_size(self._handle, u32(blocks), len(blocks))
+        if size < 0:
+            refuse(size)
+        envelope = bytes(size)
         # Nobody has seen these bytes yet, so that writing to them is safe; a copy would cost
         # as much as the export.
         answer = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), u8(envelope), len(envelope))
@@ -546,7 +556,7 @@ class Pool:
             InvalidArgument: as for :meth:`export`, or the buffer overlaps the pool.
             TypeError, ValueError, BufferError: no writable contiguous buffer.
         """
-        blocks = integers(ids, UINT32, "Pool.export_into: ids", InvalidArgument)
+        blocks = own_ids(ids, "Pool.export_into: ids")
         out = bytes_of(buffer, "Pool.export_into: buffer", writable=True)
         answer: int = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), out, len(out))
         if answer < 0:

@@ -13,10 +13,17 @@
 #include <stdatomic.h>
 #include <string.h>
 
+struct tl_kvx_group {
+    pthread_mutex_t lock;    /* of the list; held as long as the handles are */
+    atomic_uintptr_t holder; /* the thread that holds the handles still, 0 for none */
+    tl_lru handles;
+};
+
 struct tl_kvx {
     pthread_mutex_t lock;
-    atomic_uintptr_t holder; /* the thread that holds the handle still, 0 for none */
-    tl_kv_pool *pool; /* NULL once closed */
+    tl_kv_pool *pool;    /* NULL once closed */
+    tl_kvx_group *group; /* NULL for none */
+    tl_list_node node;   /* in the group's list */
 };
 
 /* ---- messages ------------------------------------------------------------ */
@@ -42,32 +49,23 @@ void tl_kvx_take_error(char out[256]) { memcpy(out, pending[--n_pending % PENDIN
 
 static uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); } /* never 0 on Linux */
 
-/* Whether this very thread holds the handle still: then it has the lock already. Only
+/* Whether this very thread holds the group still: then it has all locks already. Only
  * the thread itself ever writes its own name here, so no order is needed. */
-static int is_holder(tl_kvx *h) { return atomic_load_explicit(&h->holder, memory_order_relaxed) == this_thread(); }
+static int is_holder(tl_kvx_group *g)
+{
+    return g && atomic_load_explicit(&g->holder, memory_order_relaxed) == this_thread();
+}
 
 static tl_kv_pool *enter(tl_kvx *h)
 {
-    if (!is_holder(h)) pthread_mutex_lock(&h->lock);
+    if (!is_holder(h->group)) pthread_mutex_lock(&h->lock);
     return h->pool;
 }
 
 static int64_t leave(tl_kvx *h, int64_t answer)
 {
-    if (!is_holder(h)) pthread_mutex_unlock(&h->lock);
+    if (!is_holder(h->group)) pthread_mutex_unlock(&h->lock);
     return answer < 0 ? refuse((tl_status)-answer) : answer;
-}
-
-void tl_kvx_hold(tl_kvx *h)
-{
-    pthread_mutex_lock(&h->lock);
-    atomic_store_explicit(&h->holder, this_thread(), memory_order_relaxed);
-}
-
-void tl_kvx_release(tl_kvx *h)
-{
-    atomic_store_explicit(&h->holder, 0, memory_order_relaxed);
-    pthread_mutex_unlock(&h->lock);
 }
 
 /* Returns the value of expr, in which `p` is h's pool, computed under its lock. */
@@ -76,6 +74,65 @@ void tl_kvx_release(tl_kvx *h)
         tl_kv_pool *p = enter(h);                                                                   \
         return leave((h), p ? (expr) : -(int64_t)kv_fail(TL_KVX_CLOSED, "%s: the pool is closed", __func__)); \
     } while (0)
+
+/* ---- fork ---------------------------------------------------------------- */
+
+int64_t tl_kvx_group_create(tl_kvx_group **group)
+{
+    tl_kvx_group *g = *group = tl_alloc(sizeof *g, _Alignof(tl_kvx_group));
+    if (!g) return refuse(kv_fail(TL_ENOMEM, "tl_kvx_group_create: no memory for the group"));
+    pthread_mutex_init(&g->lock, NULL);
+    atomic_init(&g->holder, 0);
+    tl_lru_init(&g->handles);
+    return 0;
+}
+
+void tl_kvx_group_destroy(tl_kvx_group *g)
+{
+    if (!g) return;
+    pthread_mutex_destroy(&g->lock);
+    tl_free(g);
+}
+
+/* A handle that joins or leaves while its own thread holds the group is locked as the
+ * others are, or no longer. */
+void tl_kvx_join(tl_kvx *h, tl_kvx_group *g)
+{
+    const int held = is_holder(g);
+    if (held) pthread_mutex_lock(&h->lock);
+    else pthread_mutex_lock(&g->lock);
+    h->group = g;
+    tl_lru_touch(&g->handles, &h->node);
+    if (!held) pthread_mutex_unlock(&g->lock);
+}
+
+static void leave_group(tl_kvx *h)
+{
+    tl_kvx_group *g = h->group;
+    const int held = is_holder(g);
+    if (held) pthread_mutex_unlock(&h->lock);
+    else pthread_mutex_lock(&g->lock);
+    tl_lru_remove(&g->handles, &h->node);
+    if (!held) pthread_mutex_unlock(&g->lock);
+}
+
+static tl_kvx *handle_of(tl_list_node *node) { return TL_CONTAINER_OF(node, tl_kvx, node); }
+
+void tl_kvx_hold(tl_kvx_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    for (tl_list_node *n = g->handles.head.next; n != &g->handles.head; n = n->next)
+        pthread_mutex_lock(&handle_of(n)->lock);
+    atomic_store_explicit(&g->holder, this_thread(), memory_order_relaxed);
+}
+
+void tl_kvx_release(tl_kvx_group *g)
+{
+    atomic_store_explicit(&g->holder, 0, memory_order_relaxed);
+    for (tl_list_node *n = g->handles.head.next; n != &g->handles.head; n = n->next)
+        pthread_mutex_unlock(&handle_of(n)->lock);
+    pthread_mutex_unlock(&g->lock);
+}
 
 /* ---- life ---------------------------------------------------------------- */
 
@@ -108,6 +165,7 @@ int64_t tl_kvx_close(tl_kvx *h)
 void tl_kvx_destroy(tl_kvx *h)
 {
     if (!h) return;
+    if (h->group) leave_group(h);
     pthread_mutex_destroy(&h->lock);
     tl_free(h);
 }
@@ -604,12 +662,29 @@ static int64_t check_apart(const tl_kv_pool *p, const void *buf, size_t len, con
     return -(int64_t)kv_fail(TL_EINVAL, "%s: the buffer overlaps the pool", call);
 }
 
+static int64_t check_length(size_t n)
+{
+    if (n <= UINT32_MAX) return 0;
+    return -(int64_t)kv_fail(TL_EINVAL, "tl_kvx_export: %zu blocks are too many", n);
+}
+
+static int64_t export_size(const tl_kv_pool *p, const uint32_t *ids, size_t n)
+{
+    size_t size;
+    int64_t refusal = check_length(n);
+    if (refusal) return refusal;
+    tl_status status = tl_kv_export(p, ids, (uint32_t)n, NULL, 0, &size);
+    return status == TL_EFULL ? (int64_t)size : -(int64_t)status;
+}
+
+int64_t tl_kvx_export_size(tl_kvx *h, const uint32_t *ids, size_t n) { RETURN_LOCKED(h, p, export_size(p, ids, n)); }
+
 static int64_t export_blocks(const tl_kv_pool *p, const uint32_t *ids, size_t n, void *buf, size_t cap)
 {
     size_t written;
-    int64_t refusal = check_apart(p, buf, cap, "tl_kvx_export");
+    int64_t refusal = check_length(n);
+    if (!refusal) refusal = check_apart(p, buf, cap, "tl_kvx_export");
     if (refusal) return refusal;
-    if (n > UINT32_MAX) return -(int64_t)kv_fail(TL_EINVAL, "tl_kvx_export: %zu blocks are too many", n);
     tl_status status = tl_kv_export(p, ids, (uint32_t)n, buf, cap, &written);
     return status == TL_OK ? (int64_t)written : -(int64_t)status;
 }

@@ -10,8 +10,10 @@
  * and not converted.
  *
  * THREADS. A handle's calls exclude each other; a call takes the lock, does its work
- * and lets go, and runs no foreign code in between. Whoever forks holds the handles
- * still meanwhile, so that parent and child both find whole pools. */
+ * and lets go, and runs no foreign code in between. Whoever forks holds a group of
+ * handles still meanwhile, so that parent and child both find whole pools.
+ *
+ * ARRAYS of ids are read more than once: nobody may change one during a call. */
 #ifndef TL_KV_EXT_H
 #define TL_KV_EXT_H
 
@@ -44,10 +46,27 @@ int64_t tl_kvx_close(tl_kvx *h);
 /* Gives the handle back, not the pool. NULL is fine. */
 void tl_kvx_destroy(tl_kvx *h);
 
-/* Waits for the call that runs and keeps other threads out until tl_kvx_release; the
- * caller's own calls go on. A process forked meanwhile releases its copy the same way. */
-void tl_kvx_hold(tl_kvx *h);
-void tl_kvx_release(tl_kvx *h);
+/* ---- fork ---------------------------------------------------------------- */
+
+/* Handles that are held still together. */
+typedef struct tl_kvx_group tl_kvx_group;
+
+/* Out: group, NULL on failure. Refusal: -TL_ENOMEM. */
+int64_t tl_kvx_group_create(tl_kvx_group **group);
+
+/* Gives a group back that no handle is in any more. NULL is fine. */
+void tl_kvx_group_destroy(tl_kvx_group *g);
+
+/* Puts a handle that no other thread knows yet into a group, until it is destroyed. */
+void tl_kvx_join(tl_kvx *h, tl_kvx_group *g);
+
+/* Waits for the calls that run and keeps other threads out of all handles of the group,
+ * joins and destroys included, until tl_kvx_release; the calling thread's own calls go
+ * on. A process forked meanwhile releases its copy the same way. Not to be nested. */
+void tl_kvx_hold(tl_kvx_group *g);
+void tl_kvx_release(tl_kvx_group *g);
+
+/* ---- messages ------------------------------------------------------------ */
 
 /* Moves the thread's latest message, that of its latest refused call, to out. Calls
  * nest (a refused call may interrupt the reading of another's message), so messages
@@ -144,6 +163,9 @@ int64_t tl_kvx_stats(tl_kvx *h, tl_kv_stats *out);
 
 /* tl_kv_export_bytes. Refusal: -TL_EINVAL, n out of range or no such size. */
 int64_t tl_kvx_export_bytes(tl_kvx *h, int64_t n);
+
+/* The bytes that tl_kvx_export would write. Refusals: what it would refuse, but for room. */
+int64_t tl_kvx_export_size(tl_kvx *h, const uint32_t *ids, size_t n);
 
 /* tl_kv_export. Answer: the bytes written. Refusals: also -TL_EINVAL for a buffer that
  * overlaps the slab. */

@@ -403,11 +403,11 @@ static inline uint32_t crc32c(uint32_t crc, const unsigned char *data, size_t n)
 #define CRC32C_STREAM_RUN ((size_t)4096)
 
 /* memcpy past the cache, as far as the destination has whole lines and the CPU the
- * instruction. */
+ * instruction. Needs a line of bytes, or a dst where a line begins. */
 static inline void crc_stream(unsigned char *dst, const unsigned char *src, size_t n)
 {
 #ifdef __SSE2__
-    for (; n && (uintptr_t)dst % 64; n--) *dst++ = *src++;
+    for (; (uintptr_t)dst % 64; n--) *dst++ = *src++;
     for (; n >= 64; dst += 64, src += 64, n -= 64) {
         __m128i line[4];
 #pragma GCC unroll 4

@@ -158,6 +158,7 @@ CASE(closed_handle_refuses_every_call)
     CHECK_CLOSED(tl_kvx_acquire, &hash, 1, 1, ids);
     CHECK_CLOSED(tl_kvx_count_prefix, &hash, 1);
     CHECK_CLOSED(tl_kvx_holds, 5);
+    CHECK_CLOSED(tl_kvx_export_size, ids, 1);
     CHECK_CLOSED(tl_kvx_refcount, 0);
     CHECK_CLOSED(tl_kvx_refcount_many, ids, 1, ids);
     CHECK_CLOSED(tl_kvx_state, 0);
@@ -699,8 +700,12 @@ CASE(export_and_import_answer_sizes)
     CHECK_ANSWERS_NO(b, tl_kvx_export(b.h, &id, 1, buf, 59), TL_EFULL, "tl_kv_export");
     CHECK_ANSWERS_NO(b, tl_kvx_export(b.h, &id, 1, NULL, 0), TL_EFULL, "tl_kv_export");
     CHECK_ANSWERS_NO(b, tl_kvx_export(b.h, (uint32_t[]){1}, 1, buf, sizeof buf), TL_EINVAL, "tl_kv_export");
+    CHECK_LOOKS(b, tl_kvx_export_size(b.h, &id, 1), WORKED_BYTES);
+    CHECK_LOOKS(b, tl_kvx_export_size(b.h, NULL, 0), 32);
+    CHECK_ANSWERS_NO(b, tl_kvx_export_size(b.h, (uint32_t[]){1}, 1), TL_EINVAL, "tl_kv_export");
 #if SIZE_MAX > UINT32_MAX
     CHECK_ANSWERS_NO(b, tl_kvx_export(b.h, &id, (size_t)UINT32_MAX + 1, buf, sizeof buf), TL_EINVAL, "tl_kvx_export");
+    CHECK_ANSWERS_NO(b, tl_kvx_export_size(b.h, &id, (size_t)UINT32_MAX + 1), TL_EINVAL, "tl_kvx_export");
 #endif
     CHECK_EQ(tl_kvx_import(b.h, worked_envelope, WORKED_BYTES, ids), 1);
     CHECK_EQ(ids[0], 1);
@@ -759,23 +764,74 @@ CASE(threads_exclude_each_other)
     end_both(b);
 }
 
+static tl_kvx_group *group_of(tl_kvx *h)
+{
+    tl_kvx_group *g;
+    CHECK_EQ(tl_kvx_group_create(&g), 0);
+    tl_kvx_join(h, g);
+    return g;
+}
+
+static void end_group(both b, tl_kvx_group *g)
+{
+    end_both(b);
+    tl_kvx_group_destroy(g);
+}
+
+/* Where there is no memory for a group there is none, and the refusal says so. */
+CASE(group_create_may_fail)
+{
+    tl_kvx_group *g;
+    char message[256];
+    KIT_EACH_ALLOC_FAILURE(n) {
+        int64_t answer = tl_kvx_group_create(&g);
+        CHECK_EQ(answer, kit_failed() ? -TL_ENOMEM : 0);
+        CHECK((g == NULL) == (answer != 0));
+        if (answer) tl_kvx_take_error(message), CHECK(from(message, "tl_kvx_group_create"));
+        tl_kvx_group_destroy(g);
+    }
+}
+
+/* Whoever holds a group may join handles to it and destroy them; all are free afterwards. */
+CASE(handles_come_and_go_while_held)
+{
+    both a = open_both(4), b = open_both(4), c = open_both(4);
+    tl_kvx_group *g = group_of(a.h);
+    tl_kvx_join(b.h, g);
+    tl_kvx_hold(g);
+    tl_kvx_join(c.h, g);
+    CHECK_EQ(tl_kvx_alloc(c.h, 1, (uint32_t[1]){0}), 0);
+    end_both(b);
+    tl_kvx_release(g);
+    pthread_t thread;
+    void *what;
+    CHECK_EQ(pthread_create(&thread, NULL, hammer, c.h), 0);
+    CHECK_EQ(pthread_join(thread, &what), 0);
+    CHECK(!what);
+    end_both(c);
+    tl_kvx_hold(g);
+    tl_kvx_release(g);
+    end_group(a, g);
+}
+
 /* A handle held still keeps other threads out, not its holder, whose calls go on as ever. */
 CASE(hold_keeps_others_out)
 {
     both b = open_both(16);
+    tl_kvx_group *g = group_of(b.h);
     pthread_t thread;
     void *what;
-    tl_kvx_hold(b.h);
+    tl_kvx_hold(g);
     CHECK_EQ(pthread_create(&thread, NULL, hammer, b.h), 0);
     for (int i = 0; i < 1000; i++) {
         CHECK_EQ(tl_kvx_alloc(b.h, 16, (uint32_t[16]){0}), 0);
         CHECK_ANSWERS_NO(b, tl_kvx_alloc(b.h, 1, (uint32_t[1]){0}), TL_EFULL, "tl_kv_alloc");
         for (int64_t id = 0; id < 16; id++) CHECK_EQ(tl_kvx_unref(b.h, id), 0);
     }
-    tl_kvx_release(b.h);
+    tl_kvx_release(g);
     CHECK_EQ(pthread_join(thread, &what), 0);
     CHECK(!what);
-    end_both(b);
+    end_group(b, g);
 }
 
 /* A child of fork finds handles that were held still over it whole, whatever other threads were doing. It
@@ -783,13 +839,14 @@ CASE(hold_keeps_others_out)
 CASE(fork_finds_whole_pools)
 {
     both b = open_both(16);
+    tl_kvx_group *g = group_of(b.h);
     pthread_t thread;
     void *what;
     CHECK_EQ(pthread_create(&thread, NULL, hammer, b.h), 0);
     for (int i = 0; i < 20; i++) {
-        tl_kvx_hold(b.h);
+        tl_kvx_hold(g);
         pid_t child = fork();
-        tl_kvx_release(b.h);
+        tl_kvx_release(g);
         CHECK(child >= 0);
         if (child == 0) {
             alarm(30);
@@ -803,7 +860,7 @@ CASE(fork_finds_whole_pools)
     }
     CHECK_EQ(pthread_join(thread, &what), 0);
     CHECK(!what);
-    end_both(b);
+    end_group(b, g);
 }
 
 CASES(create_close_destroy, create_refuses, create_without_memory, closed_handle_refuses_every_call, messages_nest,
@@ -813,4 +870,5 @@ CASES(create_close_destroy, create_refuses, create_without_memory, closed_handle
       evict_drops_the_oldest, register_answers, register_many_counts, register_many_is_all_or_nothing, lookup_answers,
       match_holds_the_run, acquire_admits, acquire_is_all_or_nothing, long_batches_are_single_calls, block_hashes_chain,
       export_bytes_of_any_n, export_bytes_beyond_an_object, export_and_import_answer_sizes, envelopes_stay_apart_from_the_slab,
-      threads_exclude_each_other, hold_keeps_others_out, fork_finds_whole_pools)
+      threads_exclude_each_other, group_create_may_fail, handles_come_and_go_while_held, hold_keeps_others_out,
+      fork_finds_whole_pools)
