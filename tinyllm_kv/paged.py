@@ -466,7 +466,8 @@ class PagedKVCache:
             the cells' blocks, uint32.
         """
         fresh = columns >= self._counts.take(rows)
-        blocks = self._tables[rows, np.minimum(columns, self._tables.shape[1] - 1)]  # of a fresh cell: no matter which
+        there = np.minimum(columns, self._tables.shape[1] - 1)  # of a fresh cell: no matter which
+        blocks: NDArray[np.uint32] = self._tables[rows, there]
         holders = self.pool.refcount(blocks)
         shared = (holders > 1) & ~fresh
         left: dict[int, int] = {}
