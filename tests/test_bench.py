@@ -152,6 +152,18 @@ def test_all_of_it_runs(trace: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {call["what"] for call in report["calls"]} >= {"ref(id)", "lookup(hash)", "alloc(1)", "alloc(64)", "k(id, layer)"}
 
 
+def test_a_source_folder_does_not_get_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of a process of its own measures the installed package, whatever lies in the current folder."""
+    import rows
+    import run
+
+    package = tmp_path / "clone/tinyllm_kv"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('the source folder')")
+    monkeypatch.chdir(package.parent)
+    assert len(list(rows.create(run.Setting(run.QUICK, tmp_path, None)))) == 2
+
+
 def test_rows_without_their_needs_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a trace, a package or a program a row is not measured, and names what it lacks."""
     import rows

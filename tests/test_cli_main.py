@@ -100,6 +100,27 @@ def test_broken_pipe_is_quiet(argument: str, statuses: set[int], unbuffered: str
     assert shown.returncode in statuses  # some versions of argparse pass over what they could not print
 
 
+@pytest.mark.parametrize("arguments", ["demo", "replay {trace} --blocks 10", "inspect {envelope}"])
+def test_standard_error_may_be_closed(arguments: str, tmp_path: Path) -> None:
+    """With 2>&- a command prints what it always does, and what it refuses goes nowhere, not among the results."""
+    trace, envelope = tmp_path / "trace", tmp_path / "envelope"
+    trace.write_text('{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []}\n')
+    with tinyllm_kv.Pool(1, n_layers=1, n_kv_heads=1, head_dim=1) as pool:
+        envelope.write_bytes(pool.export([]))
+    command = f"{SCRIPT} {arguments}".format(trace=trace, envelope=envelope)
+
+    def output(tail: str) -> tuple[int, bytes]:
+        done = subprocess.run(f"{command} {tail}", shell=True, stdout=subprocess.PIPE)
+        return done.returncode, done.stdout
+
+    assert output("2>&-") == output("2>/dev/null") and output("")[1]
+    assert output("--no-such 2>&-") == (2, b"")
+    trace.unlink()
+    envelope.unlink()
+    if arguments != "demo":
+        assert output("2>&-") == (1, b"")
+
+
 def test_full_disk_is_one_line() -> None:
     """Output that cannot be written gives one line and status 1."""
     with open("/dev/full", "w") as full:

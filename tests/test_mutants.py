@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mutants.general import Mutant as Change
+from mutants.general import shuffled
 from mutants.run import NAMES, Court, Mutant, PatchError, Verdict, patched, read_mutant, table
 
 slow = pytest.mark.mutants
@@ -50,6 +52,19 @@ def test_a_patch_without_one_place_is_refused(old: str) -> None:
     """A patch whose old text is gone, or stands more than once, is not applied."""
     with pytest.raises(PatchError, match="the old text stands"):
         patched(Mutant("x", "", (), (("csrc/runtime/kv_pool.c", old, ""),)))
+
+
+def test_editing_a_line_changes_the_general_sample_by_its_mutants_alone() -> None:
+    """The others keep their order, identical ones too; another seed is another order."""
+
+    def order(first: str, seed: int = 1) -> list[tuple[str, str, str]]:
+        lines = [first, "return a;", *(f"x{n};" for n in range(40)), "return a;"]
+        found = (Change("f.c", at, line, line[:cut]) for at, line in enumerate(lines) for cut in range(len(line)))
+        return [mutant.key for mutant in shuffled(found, seed) if mutant.old != first]
+
+    assert order("a = 1;") == order("") == order("something(longer);")
+    assert len(order("")) == sum(len(f"x{n};") for n in range(40)) + 2 * len("return a;")
+    assert order("", 2) != order("") and sorted(order("", 2)) == sorted(order(""))
 
 
 @slow

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -101,6 +104,20 @@ def test_close_refuses_what_needs_the_pool(cache):
         with pytest.raises(ValueError, match="closed"):
             call()
     assert "closed" in repr(cache) and "1 sequences" in repr(cache)
+
+
+def test_with_refuses_a_closed_cache(cache):
+    """with on a closed cache is a ValueError, as on a closed pool."""
+    cache.close()
+    with pytest.raises(ValueError, match="closed"), cache:
+        pass
+
+
+@pytest.mark.parametrize("do", [copy.copy, copy.deepcopy, pickle.dumps, lambda c: pickle.dumps(c, 0)])
+def test_a_cache_is_not_copied(cache, do):
+    """copy, deepcopy and pickle are TypeErrors that name the cache, as for a pool."""
+    with pytest.raises(TypeError, match="PagedKVCache"):
+        do(cache)
 
 
 # ---- prompts and prefix reuse ---------------------------------------------
@@ -288,6 +305,28 @@ def test_a_block_held_by_hand_is_not_written_to(cache):
     assert cache.pool.slab[block].tobytes() == before and cache.block_table("a")[0] != block
 
 
+def test_an_interrupted_copy_leaves_no_table_wrong(cache, monkeypatch):
+    """An interrupt right after the shared block is let go: each table names blocks that its sequence holds."""
+    prompt(cache, "a", TOKENS)
+    cache.fork("a", "b")
+    before = cache.gather("a", 0)[0].tolist()
+    unref = cache.pool.unref
+
+    def interrupted(ids):
+        unref(ids)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache.pool, "unref", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        put(cache, "b", 1)
+    monkeypatch.undo()
+    tables = np.concatenate([cache.block_table(seq) for seq in "ab"])
+    blocks, names = np.unique(tables, return_counts=True)
+    assert (cache.pool.refcount(blocks) >= names).all()
+    put(cache, "b", 1)
+    assert cache.gather("a", 0)[0].tolist() == before
+
+
 def test_the_copy_has_its_fill(cache):
     """A copy that one layer writes to states the positions that every layer holds."""
     prompt(cache, "a", [1])
@@ -391,6 +430,29 @@ def test_any_layout_of_an_array_is_read_right(cache):
         cache.free(seq)
 
 
+def test_views_of_the_pool_are_read_as_they_were():
+    """Keys and values from the cache's own blocks, which the append writes to, arrive unchanged."""
+    with PagedKVCache(4, 4, 1, 1, 1) as cache:
+        cache.add_seq("a")
+        cache.append("a", 0, *np.full((2, 1, 1, 1), 10, np.float16))
+        source = cache.pool.k(cache.block_table("a")[0], 0)[:, :3]
+        source[0, 1:, 0] = 20, 30
+        cache.append("a", 0, source, source)
+        assert [part.ravel().tolist() for part in cache.gather("a", 0)] == [[10, 10, 20, 30]] * 2
+
+
+def test_a_batch_from_views_of_the_pool():
+    """What is written for the first sequence lies where the second's keys are read: they are those of before."""
+    with PagedKVCache(4, 4, 1, 1, 1) as cache:
+        for seq in "ab":
+            cache.add_seq(seq)
+            cache.append(seq, 0, *np.zeros((2, 1, 1, 1), np.float16))
+        source = cache.pool.slab[cache.block_table("a")[0], 0, 0, 0, :2].reshape(2, 1, 1)
+        source[:] = [[[10]], [[20]]]
+        cache.append_batch(["a", "b"], 0, source, source)
+        assert [cache.gather(seq, 0)[0][0, 1, 0] for seq in "ab"] == [10, 20]
+
+
 def test_gather_copies(cache):
     """What gather returns is the caller's own, and contiguous."""
     prompt(cache, "a", TOKENS)
@@ -486,6 +548,36 @@ def test_tables_grow_with_sequences_and_with_length():
         for seq in lengths:
             cache.free(seq)
         assert cache.stats()["free"] == 4000
+
+
+def refused(cache, call, *arguments):
+    """Return the most bytes that a refused call had at one time beyond those of before, and left behind."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(OutOfBlocks, match=rf"PagedKVCache\.{call}: "):
+            getattr(cache, call)(*arguments)
+        left, most = tracemalloc.get_traced_memory()
+        return most, left
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_refused_call_takes_no_memory():
+    """What can never fit, or does not fit now, does not make the tables of a thousand sequences longer."""
+    with PagedKVCache(64, 1, 1, 1, 1) as cache, PagedKVCache(20_000, 1, 1, 1, 1) as other:
+        for seq in range(1000):
+            cache.add_seq(seq)
+        one = np.zeros((1, 1, 1), np.float16)
+        for n, seq in ((50_000, 0), (64, 1)):
+            cache.append(seq, 0, one, one)
+            many = np.zeros((1, n, 1), np.float16)
+            most, left = refused(cache, "append", seq, 0, many, many)
+            assert left < 50_000 and most < 100 * n + 50_000  # in proportion to the call, not to the sequences
+        other.add_seq("long")
+        other.append("long", 0, *np.zeros((2, 1, 20_000, 1), np.float16))
+        most, left = refused(cache, "import_seq", "long", other.export_seq("long"))
+        assert left < 50_000 and most < 5_000_000
+        assert cache.stats()["used"] == 2
 
 
 def test_an_empty_batch_is_no_step(cache):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tinyllm_kv import (
     BlockIndexError,
+    Envelope,
     EnvelopeError,
     InvalidArgument,
     KVError,
@@ -43,6 +44,8 @@ name = block_hash(name, np.zeros(3, np.uint16))
 names: NDArray[np.uint64] = block_hashes(np.arange(9, dtype=np.uint32), 4)
 names = block_hashes([1, 2, 3], 2, parent=name)
 names = block_hashes([], 2, None)
+name = block_hash(names[0], [3, 4])
+names = block_hashes([1, 2, 3], np.int64(2), parent=names[0])
 
 checksum: int = crc32c(b"bytes")
 checksum = crc32c(bytearray(4), checksum)
@@ -50,6 +53,7 @@ checksum = crc32c(memoryview(b"1234").cast("I"))
 checksum = crc32c(array.array("Q", [1]))
 checksum = crc32c(np.zeros(4), crc=1)
 checksum = crc32c(mmap.mmap(-1, 10))
+checksum = crc32c(b"bytes", np.uint32(checksum))
 
 with Pool(8, 16, n_layers=1, n_kv_heads=2, head_dim=4) as pool:
     same: Pool = pool
@@ -95,6 +99,9 @@ written = pool.export_into(ids, np.zeros(100, np.uint8))
 size: int = pool.export_bytes(3)
 ids = pool.import_(envelope)
 ids = pool.import_(memoryview(envelope))
+parsed: Envelope = Envelope.parse(envelope)
+parsed = Envelope.parse(mmap.mmap(-1, 10))
+parsed = Envelope.parse(np.zeros(100, np.uint8))
 
 stats: Stats = pool.stats()
 free, used, cached, evictions = stats
@@ -123,16 +130,22 @@ index_error: type[IndexError] = BlockIndexError
 
 with PagedKVCache(4, 2, n_layers=1, n_kv_heads=1, d_head=2) as cache:
     reused: int = cache.add_seq("a", [1, 2, 3], parent=0)
+    reused = cache.add_seq("n", [1, 2, 3], parent=names[0])
     cache.append("a", 0, np.ones((1, 1, 2)), np.ones((1, 1, 2), np.float32))
     cache.append_batch(["a"], 0, np.ones((1, 1, 2)), [[[0.5, 1.0]]])
+    cache.append("a", np.int64(0), np.ones((1, 1, 2)), np.ones((1, 1, 2)))
+    cache.append_batch(["a"], np.uint32(0), np.ones((1, 1, 2)), np.ones((1, 1, 2)))
     cache.extend_tokens("a", np.array([4]))
     cache.fork("a", ("a", 1))
     keys_and_values: tuple[NDArray[np.float16], NDArray[np.float16]] = cache.gather("a", 0)
+    keys_and_values = cache.gather("a", np.uint8(0))
     table: NDArray[np.int32] = cache.block_table("a")
-    length: int = cache.seq_len("a") + cache.num_free_blocks()
+    length: int = cache.seq_len("a") + cache.seq_len("a", np.int64(0)) + cache.num_free_blocks()
     sequence: bytes = cache.export_seq("a")
-    cache.import_seq("b", memoryview(sequence), tokens=range(3))
+    cache.import_seq("b", memoryview(sequence), tokens=range(3), parent=names[0])
     cache.free("b")
     counts: dict[str, int] = cache.stats()
     refcounts: NDArray[np.uint32] = cache.pool.refcount(table)
     refcount: int = cache.pool.refcount(0)
+
+PagedKVCache(np.int64(4), np.uint32(2), n_layers=np.int8(1), n_kv_heads=np.uint8(1), d_head=np.int16(2)).close()

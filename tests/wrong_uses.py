@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tinyllm_kv
-from tinyllm_kv import Pool, block_hash, block_hashes, crc32c
+from tinyllm_kv import PagedKVCache, Pool, block_hash, block_hashes, crc32c
 
 pool = Pool(8, n_layers=1, n_kv_heads=2, head_dim=4)
+cache = PagedKVCache(4, 2, n_layers=1, n_kv_heads=1, d_head=2)
 
 Pool(8, 16, 1, 2, 4)  # error: call-arg
 Pool(8, n_layers=1, n_kv_heads=2)  # error: call-arg
@@ -33,6 +34,8 @@ pool.closed = True  # error: misc
 block_hash("0", [1])  # error: arg-type
 block_hashes([1], None)  # error: arg-type
 crc32c(b"", None)  # error: arg-type
+PagedKVCache(4, 2.0, 1, 1, 2)  # error: arg-type
+cache.seq_len("a", 0.0)  # error: arg-type
 tinyllm_kv.hash_block  # error: attr-defined
 
 ids: list[int] = pool.alloc()  # error: assignment

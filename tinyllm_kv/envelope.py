@@ -24,16 +24,13 @@ import math
 import struct
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import EnvelopeError
 from .hashing import crc32c
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 _HEADER = struct.Struct("<4sHHIIIII")
 _CRC = struct.Struct("<I")
@@ -43,7 +40,7 @@ def _refusal(rule: int, offset: int, why: str) -> EnvelopeError:
     return EnvelopeError(f"Envelope.parse: rule {rule}, offset {offset}: {why}", rule=rule, offset=offset)
 
 
-def _bytes_of(buffer: ReadableBuffer) -> npt.NDArray[np.uint8]:
+def _bytes_of(buffer: Any) -> npt.NDArray[np.uint8]:
     """Return a buffer's bytes, uint8 [n], not copied, and read-only for good."""
     view = memoryview(buffer).toreadonly()
     if not view.c_contiguous:
@@ -74,7 +71,7 @@ class Envelope:
     read-only, in the caller's buffer: whatever changes that changes this."""
 
     @classmethod
-    def parse(cls, buffer: ReadableBuffer) -> Envelope:
+    def parse(cls, buffer: Any) -> Envelope:
         """Read and validate an envelope; its payload stays where it is.
 
         The checks run in the order of a pool's import, but for the shape (rule 4), which only a pool can

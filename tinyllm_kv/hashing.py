@@ -13,7 +13,7 @@ from ._binding import bytes_of, lib, u32, u64
 from ._convert import UINT32, UINT32_MAX, UINT64_MAX, integer, integers
 
 
-def block_hash(parent: int | None, tokens: ArrayLike) -> int:
+def block_hash(parent: SupportsIndex | None, tokens: ArrayLike) -> int:
     """Return the chained hash of one block: FNV-1a 64 over its parent's hash and its tokens.
 
     Args:
@@ -31,7 +31,9 @@ def block_hash(parent: int | None, tokens: ArrayLike) -> int:
     return int(lib.tl_kv_block_hash(_parent(parent, "block_hash"), u32(array), len(array)))
 
 
-def block_hashes(tokens: ArrayLike, block_tokens: int, parent: int | None = 0) -> NDArray[np.uint64]:
+def block_hashes(
+    tokens: ArrayLike, block_tokens: SupportsIndex, parent: SupportsIndex | None = 0
+) -> NDArray[np.uint64]:
     """Return the chained hashes of all full blocks of a sequence.
 
     Args:
@@ -55,7 +57,7 @@ def block_hashes(tokens: ArrayLike, block_tokens: int, parent: int | None = 0) -
     return hashes
 
 
-def _parent(parent: int | None, call: str) -> int:
+def _parent(parent: SupportsIndex | None, call: str) -> int:
     return 0 if parent is None else integer(parent, 0, UINT64_MAX, f"{call}: parent")
 
 
@@ -99,7 +101,7 @@ def _tagged(part: Any) -> tuple[bytes, bytes]:
     if isinstance(part, (bytes, bytearray, memoryview)):
         return b"b", bytes(part)
     try:
-        if isinstance(part, bool):
+        if isinstance(part, (bool, np.bool_)):  # some versions of NumPy let the latter be an index
             raise TypeError
         number = index(part)
     except TypeError:
@@ -108,7 +110,7 @@ def _tagged(part: Any) -> tuple[bytes, bytes]:
     return b"i", number.to_bytes(bits // 8 + 1, "little", signed=True)
 
 
-def crc32c(data: Any, crc: int = 0) -> int:
+def crc32c(data: Any, crc: SupportsIndex = 0) -> int:
     """Return the CRC-32C (Castagnoli) of a buffer.
 
     Args:

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._convert import UINT32, UINT64_MAX, integer, integers
 from .envelope import Envelope
-from .errors import ShapeError
+from .errors import OutOfBlocks, ShapeError
 from .hashing import block_hashes
 from .pool import Pool
 
@@ -56,7 +56,8 @@ class PagedKVCache:
     Sequences have any hashable id. Keys and values are appended layer by layer, shared by
     :meth:`fork` and by :meth:`add_seq` (prefix reuse), and copied when one of the holders
     writes. A block is registered in the pool once every layer has all of its positions and
-    its tokens are known; while another block holds the same name, it stays a private copy.
+    its tokens are known; one that finds its name taken by another block stays a private copy
+    for good, also when that block has gone.
 
     What a call refuses it has not begun: lengths, tables, contents and counts are what they
     were. A cache is not thread-safe by itself, as a dict is not.
@@ -75,7 +76,14 @@ class PagedKVCache:
         InvalidArgument, OutOfMemory, TypeError: as :class:`Pool`.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, n_layers: int, n_kv_heads: int, d_head: int) -> None:
+    def __init__(
+        self,
+        num_blocks: SupportsIndex,
+        block_size: SupportsIndex,
+        n_layers: SupportsIndex,
+        n_kv_heads: SupportsIndex,
+        d_head: SupportsIndex,
+    ) -> None:
         self.pool = Pool(num_blocks, block_size, n_layers=n_layers, n_kv_heads=n_kv_heads, head_dim=d_head)
         self.num_blocks, self.block_size, self.n_layers, self.n_kv_heads, self.d_head = self.pool.cfg[:5]
         # A live sequence has a row in the arrays; a decode step reads and writes many rows at once.
@@ -83,7 +91,7 @@ class PagedKVCache:
         self._free_rows: list[int] = []
         self._names: list[_Names] = []
         self._lengths: NDArray[np.intp] = np.zeros((self.n_layers, 0), np.intp)  #: [layer, row]
-        self._tables: NDArray[np.uint32] = np.zeros((0, 0), np.uint32)  #: [row, n]: ids of some blocks, past the count too
+        self._tables: NDArray[np.uint32] = np.zeros((0, 1), np.uint32)  #: [row, n]: ids of some blocks, past the count too
         self._counts: NDArray[np.intp] = np.zeros(0, np.intp)  #: [row]: how many blocks the table has
 
     # ---- life ------------------------------------------------------------
@@ -93,6 +101,7 @@ class PagedKVCache:
         self.pool.close()
 
     def __enter__(self) -> PagedKVCache:
+        self.pool.__enter__()  # refuses a closed one
         return self
 
     def __exit__(
@@ -100,12 +109,15 @@ class PagedKVCache:
     ) -> None:
         self.close()
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a PagedKVCache owns a pool and cannot be copied or pickled")
+
     def __repr__(self) -> str:
         return f"<PagedKVCache: {len(self._rows)} sequences over {self.pool!r}>"
 
     # ---- sequences -------------------------------------------------------
 
-    def add_seq(self, seq_id: Hashable, tokens: ArrayLike | None = None, *, parent: int | None = 0) -> int:
+    def add_seq(self, seq_id: Hashable, tokens: ArrayLike | None = None, *, parent: SupportsIndex | None = 0) -> int:
         """Begin a sequence, on the blocks of its prompt that the pool still holds.
 
         Args:
@@ -126,7 +138,8 @@ class PagedKVCache:
         self._refuse_live("add_seq", seq_id)
         names = self._named("add_seq", tokens, parent)
         reusable = names.hashes if names.tail is not None and len(names.tail) else names.hashes[:-1]
-        self._reserve(len(reusable))
+        reusable = reusable[: self.num_blocks]  # no table is longer
+        self._reserve(len(reusable), more_rows=1)
         blocks = self.pool.match_prefix(reusable)
         self._admit(seq_id, blocks, len(blocks) * self.block_size, names)
         return len(blocks) * self.block_size
@@ -165,7 +178,7 @@ class PagedKVCache:
         row = self._row("fork", parent)
         self._refuse_live("fork", child)
         blocks = self._blocks(row)
-        self._reserve(len(blocks))
+        self._reserve(len(blocks), more_rows=1)
         self.pool.ref(blocks)
         self._admit(child, blocks, self._lengths[:, row], self._names[row])
 
@@ -182,12 +195,13 @@ class PagedKVCache:
 
     # ---- keys and values -------------------------------------------------
 
-    def append(self, seq_id: Hashable, layer: int, k: ArrayLike, v: ArrayLike) -> None:
+    def append(self, seq_id: Hashable, layer: SupportsIndex, k: ArrayLike, v: ArrayLike) -> None:
         """Append positions to one layer of a sequence.
 
         Args:
             k, v: ``[n_kv_heads, T, d_head]``, T at least 1, of any float type; stored as
                 float16, rounded to nearest even (what is beyond float16 becomes infinite).
+                Views of the pool are read as they were before the call.
 
         Raises:
             KeyError: no such sequence.
@@ -199,7 +213,7 @@ class PagedKVCache:
         call = "append"
         row = self._row(call, seq_id)
         layer = self._layer(call, layer)
-        keys, values = _float16(call, "k", k), _float16(call, "v", v)
+        keys, values = self._own_float16(call, "k", k), self._own_float16(call, "v", v)
         n = keys.shape[1] if keys.ndim == 3 else 0
         shape = self.n_kv_heads, n, self.d_head
         if n == 0 or keys.shape != shape or values.shape != shape:
@@ -209,13 +223,15 @@ class PagedKVCache:
         start = int(self._lengths[layer, row])
         columns = np.arange(start // size, -(-(start + n) // size))
         rows = np.full(len(columns), row)
-        blocks = self._claim(rows, columns)
+        blocks = self._claim(call, rows, columns)
         nth, slots = np.divmod(np.arange(start % size, start % size + n, dtype=np.uint32), np.uint32(size))
         self.pool._write(layer, blocks[nth], slots, keys, values, heads_first=True)
         self._lengths[layer, row] = start + n
         self._settle(rows, columns, blocks)
 
-    def append_batch(self, seq_ids: Iterable[Hashable], layer: int, k: ArrayLike, v: ArrayLike) -> None:
+    def append_batch(
+        self, seq_ids: Iterable[Hashable], layer: SupportsIndex, k: ArrayLike, v: ArrayLike
+    ) -> None:
         """Append one position to one layer of each of many sequences, all or nothing: a decode step.
 
         Args:
@@ -236,19 +252,21 @@ class PagedKVCache:
         if len(set(ids)) < len(ids):
             raise ValueError(f"PagedKVCache.{call}: a sequence stands twice in one batch")
         layer = self._layer(call, layer)
-        keys, values = _float16(call, "k", k), _float16(call, "v", v)
+        keys, values = self._own_float16(call, "k", k), self._own_float16(call, "v", v)
         shape = len(ids), self.n_kv_heads, self.d_head
         if keys.shape != shape or values.shape != shape:
             raise self._bad_shape(call, f"[{len(ids)} sequences, n_kv_heads, d_head]", keys, values)
 
         positions = self._lengths[layer].take(rows)
         columns, slots = np.divmod(positions, self.block_size)
-        blocks = self._claim(rows, columns)
+        blocks = self._claim(call, rows, columns)
         self.pool._write(layer, blocks, slots.astype(np.uint32), keys, values, heads_first=False)
         self._lengths[layer, rows] = positions + 1
         self._settle(rows, columns, blocks)
 
-    def gather(self, seq_id: Hashable, layer: int) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+    def gather(
+        self, seq_id: Hashable, layer: SupportsIndex
+    ) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
         """Copy one layer's keys and values out, in position order.
 
         Returns:
@@ -277,7 +295,7 @@ class PagedKVCache:
         """
         return self._blocks(self._row("block_table", seq_id)).astype(np.int32)
 
-    def seq_len(self, seq_id: Hashable, layer: int = 0) -> int:
+    def seq_len(self, seq_id: Hashable, layer: SupportsIndex = 0) -> int:
         """Return how many positions a layer of a sequence has.
 
         Raises:
@@ -309,7 +327,12 @@ class PagedKVCache:
         return self.pool.export(self._tables[row, :n_blocks])
 
     def import_seq(
-        self, seq_id: Hashable, envelope: Any, tokens: ArrayLike | None = None, *, parent: int | None = 0
+        self,
+        seq_id: Hashable,
+        envelope: Any,
+        tokens: ArrayLike | None = None,
+        *,
+        parent: SupportsIndex | None = 0,
     ) -> None:
         """Begin a sequence with the positions of an envelope.
 
@@ -320,12 +343,13 @@ class PagedKVCache:
         Args:
             seq_id: any hashable that is no live sequence's.
             envelope: any contiguous buffer, as for :meth:`Pool.import_`.
-            tokens: the token ids from the first position on, as far as they are known.
+            tokens: the token ids from the first position on, as far as they are known: at least
+                those of every block that has a hash in the envelope.
             parent: the key space of the tokens, as for :meth:`add_seq`.
 
         Raises:
             ValueError: ``seq_id`` is live, a block before the last is partial, or the tokens do
-                not give the envelope's hashes.
+                not give all of the envelope's hashes.
             EnvelopeError, ShapeError, OutOfBlocks: as :meth:`Pool.import_`.
             TypeError, OverflowError: a token or ``parent`` is no integer, or out of range.
         """
@@ -353,7 +377,8 @@ class PagedKVCache:
             wrong = np.flatnonzero((found.hashes != 0) & (found.hashes != given))
             if len(wrong):
                 raise ValueError(f"PagedKVCache.{call}: the tokens do not give the hash of block {wrong[0]}")
-        self._reserve(found.n_blocks)
+        self._refuse_too_many(call, found.n_blocks)
+        self._reserve(found.n_blocks, more_rows=1)
         blocks = self.pool.import_(envelope)
         named = np.flatnonzero(names.hashes[:full])
         self.pool.register_many(blocks[named], names.hashes[named])
@@ -371,7 +396,13 @@ class PagedKVCache:
         if seq_id in self._rows:
             raise ValueError(f"PagedKVCache.{call}: there is a sequence {seq_id!r} already")
 
-    def _layer(self, call: str, layer: int) -> int:
+    def _refuse_too_many(self, call: str, n_blocks: int) -> None:
+        """Refuse what the pool has no room for, before a table grows for it."""
+        there = self.num_free_blocks()
+        if n_blocks > there:
+            raise OutOfBlocks(f"PagedKVCache.{call}: {n_blocks} blocks needed, {there} are free or cached")
+
+    def _layer(self, call: str, layer: SupportsIndex) -> int:
         return integer(layer, 0, self.n_layers - 1, f"PagedKVCache.{call}: layer", ValueError)
 
     def _bad_shape(self, call: str, expected: str, k: NDArray[Any], v: NDArray[Any]) -> ValueError:
@@ -380,13 +411,18 @@ class PagedKVCache:
             f"with {self.n_kv_heads} heads of {self.d_head}"
         )
 
-    def _named(self, call: str, tokens: ArrayLike | None, parent: int | None) -> _Names:
+    def _named(self, call: str, tokens: ArrayLike | None, parent: SupportsIndex | None) -> _Names:
         """Return the names that a prompt gives a new sequence's blocks."""
         chain = integer(0 if parent is None else parent, 0, UINT64_MAX, f"PagedKVCache.{call}: parent")
         names = _Names(chain, _NO_HASHES, _NO_TOKENS)
         if tokens is None:
             return names
         return names.extended(integers(tokens, UINT32, f"PagedKVCache.{call}: tokens"), self.block_size)
+
+    def _own_float16(self, call: str, name: str, values: ArrayLike) -> NDArray[np.float16]:
+        """Return floats as :func:`_float16` does, out of the pool's memory: an append may write to what it reads."""
+        array = _float16(call, name, values)
+        return array.copy() if np.may_share_memory(array, self.pool.slab) else array
 
     def _blocks(self, row: int) -> NDArray[np.uint32]:
         """Return a row's block table, in place."""
@@ -396,10 +432,10 @@ class PagedKVCache:
         """Return how many blocks every layer has filled."""
         return int(self._lengths[:, row].min()) // self.block_size
 
-    def _reserve(self, n_blocks: int) -> None:
-        """Make room for one more row, and for tables of ``n_blocks``, so that admitting cannot fail."""
+    def _reserve(self, n_blocks: int, *, more_rows: int = 0) -> None:
+        """Make room for tables of ``n_blocks``, and for some more rows, so that admitting cannot fail."""
         n_rows, n_columns = self._tables.shape
-        more_rows = 0 if self._free_rows else max(8, n_rows)
+        more_rows = 0 if more_rows <= len(self._free_rows) else max(8, n_rows)
         more_columns = 0 if n_blocks <= n_columns else max(n_blocks - n_columns, n_columns)
         if more_rows or more_columns:
             tables = np.pad(self._tables, ((0, more_rows), (0, more_columns)))
@@ -420,7 +456,7 @@ class PagedKVCache:
         self._names[row] = names
         self._rows[seq_id] = row
 
-    def _claim(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.uint32]:
+    def _claim(self, call: str, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.uint32]:
         """Give each of some different table cells a block to write to, all or nothing.
 
         A cell past its table gets a fresh block, one whose block has other holders a copy of
@@ -429,12 +465,9 @@ class PagedKVCache:
         Returns:
             the cells' blocks, uint32.
         """
-        try:
-            blocks = self._tables[rows, columns]  # of a cell past its table: no matter which
-        except IndexError:
-            self._reserve(int(columns.max()) + 1)
-            blocks = self._tables[rows, columns]
         fresh = columns >= self._counts.take(rows)
+        there = np.minimum(columns, self._tables.shape[1] - 1)  # of a fresh cell: no matter which
+        blocks: NDArray[np.uint32] = self._tables[rows, there]
         holders = self.pool.refcount(blocks)
         shared = (holders > 1) & ~fresh
         left: dict[int, int] = {}
@@ -445,15 +478,19 @@ class PagedKVCache:
         cells = np.flatnonzero(fresh | shared)
         if not len(cells):
             return blocks
+        self._refuse_too_many(call, len(cells))
+        self._reserve(int(columns.max()) + 1)
         taken = self.pool.alloc(len(cells))
-        if left:
-            slab, originals = self.pool.slab, blocks[shared]
+        originals = blocks[shared]
+        if len(originals):
+            slab = self.pool.slab
             slab[taken[shared[cells]]] = slab[originals]
-            self.pool.unref(originals)
         blocks[cells] = taken
         rows, columns = rows[cells], columns[cells]
         self._tables[rows, columns] = taken
         self._counts[rows] = np.maximum(self._counts[rows], columns + 1)  # a row's last column is its largest
+        if len(originals):  # last: no table may name a block that is not held, wherever an interrupt comes
+            self.pool.unref(originals)
         return blocks
 
     def _settle(self, rows: NDArray[np.intp], columns: NDArray[np.intp], blocks: NDArray[np.uint32]) -> None:

@@ -39,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
     Raises:
         SystemExit: 2 for arguments that do not parse, 0 after ``--help`` and ``--version``.
     """
+    if sys.stderr is None:  # the shell's 2>&-
+        sys.stderr = open(os.devnull, "w")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may have any bytes
     name = "tinyllm-kv"
