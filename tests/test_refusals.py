@@ -148,6 +148,7 @@ WRONG_KINDS: list[tuple[Call, type[Exception], str]] = [
     (lambda p: p.alloc("1"), TypeError, "Pool.alloc: n: '1' is not"),  # type: ignore[arg-type]
     (lambda p: p.alloc(None), TypeError, "Pool.alloc: n: None is not"),  # type: ignore[arg-type]
     (lambda p: p.cow(0.0), TypeError, "Pool.cow: id: 0.0 is not"),  # type: ignore[arg-type]
+    (lambda p: p.cow(np.True_), TypeError, "Pool.cow: id: .*True_? is not"),
     (lambda p: p.ref(1.0), TypeError, "Pool.ref: ids"),
     (lambda p: p.ref([1.0]), TypeError, "Pool.ref: ids"),
     (lambda p: p.ref([1, 2.0]), TypeError, "Pool.ref: ids"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from busy import SHAPE, busy, future, look, refused
+from busy import busy, future, look, refused
 from parity import transcription
 
 from tinyllm_kv import EnvelopeError, InvalidArgument, KVError, OutOfBlocks, Pool, ShapeError, block_hash, block_hashes

@@ -19,9 +19,11 @@ _INT64_MAX = 2**63 - 1
 
 def _index(value: Any, name: str) -> int:
     try:
-        return index(value)
+        if not isinstance(value, np.bool_):  # no integer to every NumPy, a deprecated one to some
+            return index(value)
     except TypeError:
-        raise TypeError(f"{name}: {value!r} is not an integer") from None
+        pass
+    raise TypeError(f"{name}: {value!r} is not an integer")
 
 
 def integer(value: Any, least: int, most: int, name: str, error: type[Exception] = OverflowError) -> int:

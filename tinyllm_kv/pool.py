@@ -13,7 +13,7 @@ from . import _binding
 from ._binding import NOT_FOUND, bytes_of, lib, refuse, refuse_look, u8, u16, u32, u64
 from ._convert import UINT32, UINT32_MAX, UINT64, UINT64_MAX, block_id, integer, integers, is_one
 from ._convert import ids as own_ids
-from .errors import BlockIndexError, InvalidArgument, OutOfBlocks
+from .errors import BlockIndexError, InvalidArgument
 
 _STATES = ("free", "used", "cached")
 _INT64_MAX = 2**63 - 1
