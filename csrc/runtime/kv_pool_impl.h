@@ -100,11 +100,12 @@ static inline size_t kv_room(const tl_kv_pool *p) { return p->free_ids.len + p->
 
 static inline unsigned char *kv_bytes(const tl_kv_pool *p, uint32_t id) { return p->slab + id * p->block_bytes; }
 
-/* Finds the block registered under a hash without holding it. Returns 1 or 0. */
+/* Finds the block registered under a hash without holding it. Returns 1 or 0; hash 0 is
+ * never found, as nothing is registered under it. */
 static inline int kv_find(const tl_kv_pool *p, uint64_t hash, uint32_t *id)
 {
     uint64_t value;
-    if (hash == 0 || !tl_map_get(p->index, hash, &value)) return 0;
+    if (!tl_map_get(p->index, hash, &value)) return 0;
     *id = (uint32_t)value;
     return 1;
 }

@@ -144,6 +144,7 @@ CASE(import_says_what_is_wrong)
     CHECK_SAYS(tl_kv_import(p, worked_envelope, 31, &id), TL_EFORMAT,
                "tl_kv_import: 31 bytes, an envelope has at least 32");
     CHECK_IMPORT_SAYS(p, 0, 'X', 1, TL_EFORMAT, "tl_kv_import: the magic is not TLKV");
+    CHECK_IMPORT_SAYS(p, 0, 'A', 1, TL_EFORMAT, "tl_kv_import: the magic is not TLKV");
     CHECK_IMPORT_SAYS(p, 4, 0x102, 2, TL_EFORMAT, "tl_kv_import: version 258, only version 1 is read");
     CHECK_IMPORT_SAYS(p, 6, 0x301, 2, TL_EFORMAT, "tl_kv_import: dtype 769, version 1 has dtype 1 (f16)");
     CHECK_IMPORT_SAYS(p, 8, 2, 4, TL_EFORMAT, "tl_kv_import: 60 bytes are not the length that the header implies");

@@ -378,6 +378,24 @@ CASE(tombstones_only_in_full_groups)
     }
 }
 
+/* However many tombstones many deletes leave, the next put clears them all. */
+CASE(a_put_clears_what_many_deletes_left)
+{
+    EACH_MAP(map, white_maps) {
+        enum { KEYS = 896 }; /* 7/8 of 1024: many groups are full */
+        tl_map *m;
+        CHECK_STATUS(map->create(KEYS, &m), TL_OK);
+        for (uint64_t k = 0; k < KEYS; k++) CHECK_STATUS(map->put(m, k, k), TL_OK);
+        CHECK_EQ(map->cap(m), 1024);
+        for (uint64_t k = 0; k < KEYS; k++) CHECK_EQ(map->del(m, k), 1);
+        CHECK(map->tombstones(m) > 1024 / 16);
+        CHECK_STATUS(map->put(m, 1, 1), TL_OK);
+        CHECK_EQ(map->tombstones(m), 0);
+        CHECK(map->fault(m) == NULL);
+        map->destroy(m);
+    }
+}
+
 /* Over long churn with half of the slots live, a search looks at little more than its
  * first group: groups that were full once do not stay closed for good. */
 CASE(churn_keeps_searches_short)
@@ -572,5 +590,6 @@ CASES(put_get_del, put_overwrites, put_overwrites_a_full_table_without_growing, 
       hint_keys_fit_without_growing, growth_keeps_the_keys, calls_take_null, create_refuses_a_hint_past_size_t,
       the_largest_table_does_not_grow, every_allocation_may_fail, failed_growth_changes_nothing,
       random_ops_match_a_model, churn_is_amortised_constant, churn_never_allocates,
-      delete_never_allocates, tombstones_only_in_full_groups, churn_keeps_searches_short, prefetch_changes_nothing,
-      maps_hash_differently, keys_of_one_group, a_search_goes_past_tombstones, tombstones_are_cleared_in_place, group_operations_agree)
+      delete_never_allocates, tombstones_only_in_full_groups, a_put_clears_what_many_deletes_left,
+      churn_keeps_searches_short, prefetch_changes_nothing, maps_hash_differently, keys_of_one_group,
+      a_search_goes_past_tombstones, tombstones_are_cleared_in_place, group_operations_agree)
