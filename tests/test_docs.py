@@ -107,6 +107,13 @@ def test_links_lead_somewhere(page: str) -> None:
     assert dead_links(page, PAGES[page]) == []
 
 
+def test_tests_named_are_there() -> None:
+    """Each test file that the guarantees name is one."""
+    named = re.findall(r"`((?:c/)?test_\w+\.\w+|c/kv_\w+\.\w+)`", PAGES["tests/README.md"])
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
+
+
 def test_the_checks_can_fail() -> None:
     """A missing name and a dead link are found."""
     page = PAGES["tinyllm_kv/README.md"]
