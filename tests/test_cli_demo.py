@@ -42,7 +42,7 @@ def altered(path: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def test_demo_agrees_with_the_worked_example() -> None:
-    """The console script plays the example to its end and exits with 0; the lines fit a terminal, the verdicts one column."""
+    """The console script plays the example to its end and exits with 0; lines fit a terminal, verdicts a column."""
     shown = subprocess.run([SCRIPT, "demo"], capture_output=True, text=True)
     assert (shown.returncode, shown.stderr) == (0, "")
     lines = shown.stdout.splitlines()

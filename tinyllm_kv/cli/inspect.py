@@ -30,8 +30,8 @@ Show each envelope's header, a line for each block, and whether its checksum is 
 
 smallest and largest are over the finite values of the positions that hold data; NaNs and infinities are
 counted beside them. The exit status is 1 when a file cannot be read, breaks a rule of the format (one line
-says which, where, and what was found) or does not hold the tokens of --tokens. In JSON such a file is
-"valid" all the same, being a whole envelope: "tokens_differ" says in what they differ, null that they do not."""
+says which, where, and what was found) or does not hold the tokens of --tokens. In JSON a file of other
+tokens is "valid": true all the same, being a whole envelope, and "tokens_differ" says in what they differ."""
 
 _EPILOG = """\
 the HASH of a namespace:
