@@ -616,3 +616,36 @@ def test_whatever_has_an_index_is_a_number(one: Any) -> None:
     pool.set_fill([0, 6], one)
     pool.set_fill(one, one)
     assert pool.fill(0) == pool.fill(6) == 0
+
+
+def test_a_notebook_shows_shape_counts_and_colours() -> None:
+    """In HTML a pool shows its repr, a coloured cell a block, and the count of each state."""
+    pool = Pool(70, 2, **SHAPE)
+    pool.alloc(3)
+    shown = pool._repr_html_()
+    assert "&lt;Pool: 70 blocks" in shown and "free 67, used 3, cached 0&gt;" in shown
+    assert "free 67" in shown and "used 3" in shown and "cached 0" in shown
+    drawn = shown.partition("monospace")[2].partition("</div>")[0]
+    assert drawn.count("&nbsp;") == 70
+    assert [line.count("&nbsp;") for line in drawn.split("<br>")] == [64, 6]
+    first, rest = drawn.split("</span>")[:2]
+    assert (first.count("&nbsp;"), rest.count("&nbsp;")) == (3, 61)
+    assert first.partition("background:")[2][:7] != rest.partition("background:")[2][:7]
+
+
+def test_a_notebook_shows_a_large_pool_in_bounded_size() -> None:
+    """However many blocks there are, 2,048 cells are drawn at most, and a block in use is seen."""
+    pool = Pool(1_000_000, 1, n_layers=1, n_kv_heads=1, head_dim=1)
+    pool.alloc(1)
+    shown = pool._repr_html_()
+    assert shown.count("&nbsp;") <= 2048 + 6
+    assert "489 blocks a cell" in shown and "used 1" in shown
+    assert len(shown) < 20_000
+    assert shown.count("<br>") < 32
+
+
+def test_a_closed_pool_shows_itself_in_a_notebook() -> None:
+    """What is closed has no map, and says so."""
+    pool = Pool(3, 2, **SHAPE)
+    pool.close()
+    assert "closed&gt;" in pool._repr_html_()

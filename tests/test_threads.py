@@ -83,9 +83,10 @@ def hammer(n_threads: int, rounds: int) -> None:
     assert sorted(pool.alloc(len(pool)).tolist()) == list(range(len(pool)))
 
 
-def test_trap_06_four_threads() -> None:
-    """4 threads x 50,000 x (alloc 2, unref both), one more exporting and importing: no id is out twice."""
-    hammer(4, 50_000)
+@pytest.mark.parametrize(("threads", "rounds"), [(4, 50_000), (8, 25_000)])
+def test_trap_06_threads_by_the_thousand(threads: int, rounds: int) -> None:
+    """Threads x rounds x (alloc 2, unref both), one more exporting and importing: no id is out twice."""
+    hammer(threads, rounds)
 
 
 def test_eight_threads_of_everything() -> None:
@@ -295,7 +296,7 @@ def test_a_child_has_a_pool_of_its_own() -> None:
 
 
 def test_ids_that_change_during_a_call_are_no_danger() -> None:
-    """C reads a copy of an array of ids: another thread may change the caller's at any moment."""
+    """C reads a copy of an array of ids or fills: another thread may change the caller's at any moment."""
     prints(
         """
         import threading, time
@@ -304,24 +305,30 @@ def test_ids_that_change_during_a_call_are_no_danger() -> None:
 
         pool = Pool(2000, 4, n_layers=1, n_kv_heads=1, head_dim=2)
         ids = pool.alloc(2000)
-        shown = ids.copy()
+        shown, fills = ids.copy(), np.full(2000, 4, np.uint32)
         buffer = bytearray(pool.export_bytes(2000))
         done = False
 
         def change():
             while not done:
-                shown[-1] = 0x7FFFFFFF
-                shown[-1] = ids[-1]
+                shown[-1] = fills[-1] = 0x7FFFFFFF
+                shown[-1], fills[-1] = ids[-1], 4
 
         thread = threading.Thread(target=change)
         thread.start()
         end = time.monotonic() + 2
         while time.monotonic() < end:
-            for call in (lambda: pool.set_fill(shown, 4), lambda: pool.export_into(shown, buffer)):
+            for call in (
+                lambda: pool.set_fill(shown, 4),
+                lambda: pool.set_fill(ids, fills),
+                lambda: pool.export_into(shown, buffer),
+                lambda: pool.refcount(shown),
+            ):
                 try:
                     call()
                 except InvalidArgument:
                     pass
+            assert pool.fill(1999) <= 4
             try:
                 pool.ref(shown)
             except InvalidArgument:

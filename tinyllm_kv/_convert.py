@@ -57,14 +57,14 @@ def is_one(value: object) -> bool:
     )
 
 
-def ids(values: ArrayLike, name: str) -> NDArray[np.uint32]:
-    """Return block ids as a uint32 array that nobody else can change while C reads it.
+def own_uint32(values: Any, name: str, error: type[Exception] = InvalidArgument) -> NDArray[np.uint32]:
+    """Return ids or counts as an array that nobody else can change while C reads it more than once.
 
     Raises:
         TypeError, ValueError: as :func:`integers`.
-        InvalidArgument: an id is not in 0 … 2^32-1.
+        error: one is not in 0 … 2^32-1.
     """
-    own: NDArray[np.uint32] = integers(values, UINT32, name, InvalidArgument).copy()
+    own: NDArray[np.uint32] = integers(values, UINT32, name, error).copy()
     return own
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _binding
+from . import _binding, picture
 from ._binding import NOT_FOUND, bytes_of, lib, refuse, refuse_look, u8, u16, u32, u64
-from ._convert import UINT32, UINT32_MAX, UINT64, UINT64_MAX, block_id, integer, integers, is_one
-from ._convert import ids as own_ids
+from ._convert import UINT32, UINT32_MAX, UINT64, UINT64_MAX, block_id, integer, integers, is_one, own_uint32
 from .errors import BlockIndexError, InvalidArgument
 
 _STATES = ("free", "used", "cached")
@@ -169,7 +169,7 @@ class Pool:
         if is_one(ids):
             answer = _ref(self._handle, block_id(ids, "Pool.ref: ids"))
         else:
-            array = own_ids(ids, "Pool.ref: ids")
+            array = own_uint32(ids, "Pool.ref: ids")
             answer = _ref_many(self._handle, u32(array), len(array))
         if answer < 0:
             refuse(answer)
@@ -186,7 +186,7 @@ class Pool:
         if is_one(ids):
             answer = _unref(self._handle, block_id(ids, "Pool.unref: ids"))
         else:
-            array = own_ids(ids, "Pool.unref: ids")
+            array = own_uint32(ids, "Pool.unref: ids")
             answer = _unref_many(self._handle, u32(array), len(array))
         if answer < 0:
             refuse(answer)
@@ -232,11 +232,11 @@ class Pool:
         if is_one(ids):
             answer = _set_fill(self._handle, block_id(ids, "Pool.set_fill: ids"), block_id(n, "Pool.set_fill: n"))
         else:
-            array = own_ids(ids, "Pool.set_fill: ids")
+            array = own_uint32(ids, "Pool.set_fill: ids")
             if is_one(n):
                 answer = _set_fill_all(self._handle, u32(array), len(array), block_id(n, "Pool.set_fill: n"))
             else:
-                fills = integers(n, UINT32, "Pool.set_fill: n", InvalidArgument)
+                fills = own_uint32(n, "Pool.set_fill: n")
                 if len(fills) != len(array):
                     raise InvalidArgument(f"Pool.set_fill: {len(array)} blocks and {len(fills)} fills")
                 answer = _set_fill_many(self._handle, u32(array), u32(fills), len(array))
@@ -314,7 +314,7 @@ class Pool:
             InvalidArgument: as :meth:`register`, or the lengths differ; then none is registered.
             OverflowError: a hash is not in 0 … 2^64-1.
         """
-        blocks = own_ids(ids, "Pool.register_many: ids")
+        blocks = own_uint32(ids, "Pool.register_many: ids")
         names = integers(hashes, UINT64, "Pool.register_many: hashes")
         if len(blocks) != len(names):
             raise InvalidArgument(f"Pool.register_many: {len(blocks)} blocks and {len(names)} hashes")
@@ -407,7 +407,7 @@ class Pool:
             BlockIndexError: a block is out of range.
         """
         if not is_one(id):
-            ids = integers(id, UINT32, "Pool.refcount: ids", BlockIndexError)
+            ids = own_uint32(id, "Pool.refcount: ids", BlockIndexError)
             counts = np.empty(len(ids), np.uint32)
             answer = lib.tl_kvx_refcount_many(self._handle, u32(ids), len(ids), u32(counts))
             if answer < 0:
@@ -433,23 +433,25 @@ class Pool:
         """Return the counts of this moment."""
         return Stats(*_binding.stats(self._handle))
 
+    def _states(self) -> NDArray[np.uint8]:
+        """Return the state of every block, uint8 ``[n_blocks]``, as C numbers them."""
+        states = np.empty(self.cfg.n_blocks, np.uint8)
+        answer = lib.tl_kvx_states(self._handle, u8(states))
+        if answer < 0:
+            refuse(answer)
+        return states
+
     def map(self) -> str:
         """Draw the pool: a cell a block, ``.`` free, ``#`` used, ``o`` cached; 64 to a line, 32 lines at most.
 
         Of a larger pool a cell stands for several blocks and shows the busiest.
         """
-        states = np.empty(self.cfg.n_blocks, np.uint8)
-        answer = lib.tl_kvx_states(self._handle, u8(states))
-        if answer < 0:
-            refuse(answer)
-        a_cell = -(-len(states) // (64 * 32))
-        busy = np.array([0, 2, 1], np.uint8)[states]  # used above cached above free
-        cells = np.maximum.reduceat(busy, np.arange(0, len(busy), a_cell))
-        drawn = np.frombuffer(b".o#", np.uint8)[cells].tobytes().decode()
-        s = np.bincount(states, minlength=3)
-        scale = "" if a_cell == 1 else f", {a_cell} blocks a cell"
-        legend = f". free {s[0]}  # used {s[1]}  o cached {s[2]}{scale}"
-        return "\n".join([*(drawn[i : i + 64] for i in range(0, len(drawn), 64)), legend])
+        return picture.text(self._states())
+
+    def _repr_html_(self) -> str:
+        """Show the pool in a notebook: what :func:`repr` says, and the map in colours."""
+        shown = f"<div>{escape(repr(self))}</div>"
+        return shown if self.closed else shown + picture.html(self._states())
 
     # ---- views -----------------------------------------------------------
 
@@ -533,7 +535,7 @@ class Pool:
         Raises:
             InvalidArgument: nobody holds a block, it is empty (fill 0), or it is out of range.
         """
-        blocks = own_ids(ids, "Pool.export: ids")
+        blocks = own_uint32(ids, "Pool.export: ids")
         size = lib.tl_kvx_export_size(self._handle, u32(blocks), len(blocks))
         if size < 0:
             refuse(size)
@@ -556,7 +558,7 @@ class Pool:
             InvalidArgument: as for :meth:`export`, or the buffer overlaps the pool.
             TypeError, ValueError, BufferError: no writable contiguous buffer.
         """
-        blocks = own_ids(ids, "Pool.export_into: ids")
+        blocks = own_uint32(ids, "Pool.export_into: ids")
         out = bytes_of(buffer, "Pool.export_into: buffer", writable=True)
         answer: int = lib.tl_kvx_export(self._handle, u32(blocks), len(blocks), out, len(out))
         if answer < 0:

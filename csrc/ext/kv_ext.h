@@ -13,7 +13,8 @@
  * and lets go, and runs no foreign code in between. Whoever forks holds a group of
  * handles still meanwhile, so that parent and child both find whole pools.
  *
- * ARRAYS of ids are read more than once: nobody may change one during a call. */
+ * ARRAYS of ids, slots and counts are read more than once: nobody may change one during
+ * a call. */
 #ifndef TL_KV_EXT_H
 #define TL_KV_EXT_H
 

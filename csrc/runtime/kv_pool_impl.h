@@ -124,7 +124,8 @@ static inline const char *kv_why_not_used(const tl_kv_pool *p, uint32_t id)
  * index. The caller gives it its next state. Needs a cached block. */
 static inline uint32_t kv_evict_oldest(tl_kv_pool *p)
 {
-    kv_block *b = TL_CONTAINER_OF(tl_lru_pop_oldest(&p->lru), kv_block, lru);
+    tl_list_node *oldest = tl_lru_pop_oldest(&p->lru);
+    kv_block *b = TL_CONTAINER_OF(oldest, kv_block, lru);
     tl_map_del(p->index, b->hash);
     b->hash = 0;
     b->fill = 0;

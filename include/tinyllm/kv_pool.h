@@ -56,8 +56,8 @@
  *      4  the four dimensions are the pool's
  *      5  n_tokens is in 1 .. block_tokens, and a block with a hash is full
  *
- * Beside the slab a pool takes 60 to 85 bytes a block, most of them for the records and
- * the index.
+ * Beside the slab a pool of some hundred blocks or more takes 60 to 85 bytes a block, most
+ * of them for the records and the index.
  *
  * A pool is not thread-safe: the caller serializes all calls on it. Every call answers
  * a NULL pool with a failure, or with zeros where it only looks; never with a crash.
