@@ -69,6 +69,7 @@ class Sdist(sdist):
     def make_distribution(self) -> None:
         for folder in ("tests", "fixtures", ".ci"):
             self.filelist.graft(folder)
-        self.filelist.append("CHANGELOG.md")
+        for page in ("CHANGELOG.md", "include/README.md", "tinyllm_kv/README.md"):
+            self.filelist.append(page)
         self.filelist.global_exclude("*.py[cod]")
         super().make_distribution()

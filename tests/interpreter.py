@@ -15,13 +15,13 @@ import textwrap
 SANITIZED: dict[str, str] = {}
 
 
-def run(code: str, timeout: float = 120, extra: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run code, which fails the test when it takes longer than ``timeout`` seconds; return what it did."""
     with tempfile.TemporaryDirectory() as folder:
         return subprocess.run(
             [sys.executable, "-X", "dev", "-c", textwrap.dedent(code)],
             cwd=folder,
-            env=os.environ | SANITIZED | (extra or {}),
+            env=os.environ | SANITIZED,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -201,6 +201,23 @@ def test_verdicts(measured: float | None, at_most: bool, verdict: str) -> None:
     assert run.Row("group", run.Target("what", "peer", 1.5, at_most), measured, "").verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("needs", "option", "status"),
+    [(("trace",), ["--all"], 0), (("trace", "cc"), ["--all"], 1), (("cc",), ["--all"], 1), (("cc",), [], 0)],
+)
+def test_all_asks_for_every_row_but_those_of_a_trace(
+    needs: tuple[str, ...], option: list[str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --all a row that is not measured fails the command, unless a trace is all that it lacks."""
+    import rows
+    import run
+
+    monkeypatch.setattr(rows.shutil, "which", lambda name: None)
+    group = run.Group("one", (run.Target("a row", "its peer", 2),), needs, lambda setting: iter([]))
+    monkeypatch.setattr(run, "GROUPS", [group])
+    assert run.main(["--only", "one", *option]) == status
+
+
 def test_a_missed_row_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The command fails when a row misses, and shows which; --quick alone forgives."""
     import run

@@ -149,8 +149,38 @@ def test_the_stub_matches() -> None:
     assert methods <= set(dir(ffi))
 
 
+def stub_type(c_type: str) -> str:
+    """Return what stands in the stub for a C type: for a pointer, an integer, nothing."""
+    if "*" in c_type:
+        return "Handle" if c_type == "tl_kvx *" else "CData"
+    if c_type == "void":
+        return "None"
+    assert c_type in INTEGERS or ffi.typeof(c_type).kind == "primitive"  # type: ignore[attr-defined]
+    return "int"
+
+
+def stub_signature(name: str) -> str:
+    """Return the method that the stub has for a C function, as Python's own printer writes it."""
+    result, arguments = PROTOTYPES[name]
+    parameters = ["self"]
+    for argument in [] if arguments == "void" else arguments.split(" , "):
+        argument = re.sub(r"(\w+) \[ \d+ \]$", r"* \1", argument)  # an array as a parameter is a pointer
+        c_type, parameter = argument.rsplit(" ", 1)
+        parameters.append(f"{parameter}: {stub_type(c_type)}")
+    only_by_place = ["/"] if len(parameters) > 1 else []
+    return f"def {name}({', '.join(parameters + only_by_place)}) -> {stub_type(result.strip())}: ..."
+
+
+def test_the_stub_is_the_headers() -> None:
+    """The stub has every constant, as an integer, and every function with its parameters, and nothing else."""
+    stub = ast.parse((PACKAGE / "_kv.pyi").read_text())
+    (lib_class,) = (node for node in stub.body if isinstance(node, ast.ClassDef) and node.name == "_Lib")
+    said = [re.sub(r":\s+\.\.\.", ": ...", ast.unparse(node)) for node in lib_class.body[1:]]
+    assert sorted(said) == sorted([f"{name}: int" for name in MACROS] + [stub_signature(name) for name in PROTOTYPES])
+
+
 def test_every_c_name_used_exists() -> None:
-    """The stub lets `lib` have any name: those that the package uses are compiled."""
+    """Those that the package uses are compiled."""
     used = {
         node.attr
         for path in PACKAGE.glob("*.py")

@@ -31,23 +31,24 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def altered(path: tuple[Any, ...]) -> dict[str, Any]:
-    """Return what the chapter says with one value changed."""
-    chapter = copy.deepcopy(demo.CHAPTER)
-    place: Any = chapter
+    """Return the worked example with one value changed."""
+    worked = copy.deepcopy(demo.WORKED)
+    place: Any = worked
     for key in path[:-1]:
         place = place[key]
     old = place[path[-1]]
     place[path[-1]] = f"{old}x" if isinstance(old, str) else ["nobody"] if old == [] else old + 1
-    return chapter
+    return worked
 
 
-def test_demo_agrees_with_the_chapter() -> None:
-    """The console script plays the example to its end and exits with 0; the lines fit a terminal."""
+def test_demo_agrees_with_the_worked_example() -> None:
+    """The console script plays the example to its end and exits with 0; lines fit a terminal, verdicts a column."""
     shown = subprocess.run([SCRIPT, "demo"], capture_output=True, text=True)
     assert (shown.returncode, shown.stderr) == (0, "")
     lines = shown.stdout.splitlines()
     assert lines[-1].startswith("All ") and "DIFFERS" not in shown.stdout
     assert max(map(len, lines)) <= 80 and shown.stdout.isascii()
+    assert len({len(line) for line in lines if line.endswith(" ok")}) == 1
 
 
 def test_demo_shows_the_worked_values() -> None:
@@ -71,12 +72,12 @@ def test_demo_shows_the_worked_values() -> None:
         assert value in shown
 
 
-@pytest.mark.parametrize("path", list(leaves(demo.CHAPTER)), ids=lambda path: "-".join(map(str, path)))
+@pytest.mark.parametrize("path", list(leaves(demo.WORKED)), ids=lambda path: "-".join(map(str, path)))
 def test_a_single_difference_is_noticed(
     path: tuple[Any, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever expected value is changed, the demo shows the difference and exits with 1."""
-    monkeypatch.setattr(demo, "CHAPTER", altered(path))
+    monkeypatch.setattr(demo, "WORKED", altered(path))
     assert main(["demo"]) == 1
     out = capsys.readouterr().out
     assert "DIFFERS" in out and " differ from the worked example" in out.splitlines()[-1]

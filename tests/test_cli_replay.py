@@ -182,6 +182,23 @@ def test_several_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\nhit rate\n" in out and out.count("o") >= 3
 
 
+def test_a_size_that_served_nothing_has_no_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A size that skipped every request shows - for its rate, null in JSON, and is no point of the curve."""
+    path = trace_of(tmp_path, line(hash_ids=[1, 2, 3]), line(hash_ids=[1, 2, 3]))
+    assert main(["replay", path, "--blocks", "2,3,4"]) == 0
+    out = capsys.readouterr().out
+    rows = [row.split() for row in out.splitlines() if row.split()[:1] in (["2"], ["3"], ["4"])]
+    assert rows[0] == ["2", "0", "-", "0", "2", "-"]
+    assert [row[:4] for row in rows[1:]] == [[n, "3", "50.00", "%"] for n in "34"]
+    below = out[out.index("\nhit rate\n") :].splitlines()
+    assert below[-2].split() == ["blocks", "3", "4"]
+    assert sum(row.count("o") for row in below if "|" in row) == 2
+    assert main(["replay", path, "--blocks", "2,3", "--json"]) == 0
+    assert [size["hit_rate"] for size in json.loads(capsys.readouterr().out)["sizes"]] == [None, 0.5]
+    assert main(["replay", path, "--blocks", "2,3"]) == 0
+    assert "\nhit rate\n" not in capsys.readouterr().out  # one point is no curve
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     """--json prints one object with the same counts for each size."""
     arguments = ["replay", str(TRACE), "--blocks", "16,64", "--block-tokens", "128", "--json"]
@@ -218,11 +235,13 @@ def test_shape_makes_the_slab_real(
 
 
 def test_more_memory_than_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """A slab that the machine does not give is counted without it, and marked."""
+    """A size whose slab the machine does not give is counted in a pool without its shape, and the row says so."""
     shape = ["--layers", "4096", "--kv-heads", "4096", "--head-dim", "4096"]
     assert main(["replay", str(TRACE), "--blocks", "64", *shape]) == 0
     out = capsys.readouterr().out
-    assert " 8 PiB* " in out and "counted without the slab" in out
+    assert " 8 PiB* " in out
+    assert "\n* more than this machine gives a process: the counts and the time of this row\n" in out
+    assert "\n  come from a pool of as many blocks without the slab's shape\n" in out
     assert f" {simulate(REQUESTS, 64)['hits']} " in out
 
 
@@ -289,12 +308,13 @@ def test_curve() -> None:
         "     0 % |o..",
         "         +---------------------",
         "  blocks  10        100   1,000",
+        "          o measured, . interpolated",
     ]
 
 
 def test_curve_keeps_the_labels_apart() -> None:
     """A size whose label has no room gets none; the ends are always named."""
-    axis = curve([(1000, 0.1), (1010, 0.1), (2000, 0.1), (2001, 0.3)]).splitlines()[-1]
+    axis = curve([(1000, 0.1), (1010, 0.1), (2000, 0.1), (2001, 0.3)]).splitlines()[-2]
     assert axis.split() == ["blocks", "1,000", "2,001"]
 
 
@@ -304,7 +324,7 @@ def test_plot_without_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch
     assert main(["replay", str(TRACE), "--blocks", "16", "--plot", "curve.png"]) == 1
     assert capsys.readouterr() == (
         "",
-        "tinyllm-kv replay: --plot needs matplotlib: pip install 'tinyllm-kv[plot]'\n",
+        "tinyllm-kv replay: --plot needs matplotlib: pip install matplotlib\n",
     )
 
 

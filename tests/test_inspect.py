@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import struct
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from parity import transcription
 
-from tinyllm_kv import crc32c
+from tinyllm_kv import Pool, crc32c, namespace
 from tinyllm_kv.cli import main
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -157,6 +158,8 @@ def test_stale_positions_do_not_count(golden: Any, capsys: pytest.CaptureFixture
 def test_tokens_of_every_golden_case(name: str, golden: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The tokens that an envelope was made of are its tokens, the partial tail among them."""
     tokens = ",".join(map(str, GOLDEN[name]["tokens"]))
+    assert main(["inspect", "--tokens", tokens, golden(name)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "tokens    right"
     assert as_json(capsys, "--tokens", tokens, golden(name))[0]["tokens_differ"] is None
 
 
@@ -165,19 +168,20 @@ def test_tokens_of_every_golden_case(name: str, golden: Any, capsys: pytest.Capt
     [
         ("1,2,3,5,5", "block 1 has the hash 0x03DF829571605C60, its tokens give the hash 0xA3DA2E9DC79618F1"),
         ("2,1,3,4,5", "block 0 has the hash 0xA91AB0C1027B9366, its tokens give the hash 0x"),
-        ("1,2,3,4", "block 2 has n_tokens 1, the tokens given leave 0 for it"),
-        ("1,2,3", "block 1 has n_tokens 2, the tokens given leave 1 for it"),
-        ("1,2,3,4,5,6", "block 2 has n_tokens 1, the tokens given leave 2 for it"),
-        ("", "block 0 has n_tokens 2, the tokens given leave 0 for it"),
+        ("1,2,3,4", "4 tokens given, the file holds 5"),
+        ("1", "1 token given, the file holds 5"),
+        ("1,2,3,4,5,6", "6 tokens given, the file holds 5"),
+        ("1,2,3,4,5,6,7", "7 tokens given, the file holds 5"),
+        ("", "0 tokens given, the file holds 5"),
     ],
 )
 def test_other_tokens(tokens: str, difference: str, golden: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Other tokens are told apart by the first block that differs, exit status 1."""
+    """Other tokens are told apart by their number or the first block that differs, exit status 1."""
     path = golden("worked_sequence")
     assert main(["inspect", "--tokens", tokens, path]) == 1
     out, err = capsys.readouterr()
     assert err.startswith(f"tinyllm-kv inspect: {path}: {difference}") and err.count("\n") == 1
-    assert "the blocks are those" not in out
+    assert out.splitlines()[-1].startswith(f"tokens    differ: {difference}")
     (shown,) = as_json(capsys, "--tokens", tokens, path, status=1)
     assert shown["tokens_differ"].startswith(difference)
     assert shown["valid"] is True
@@ -188,12 +192,28 @@ def test_the_hash_expected_is_that_of_the_tokens() -> None:
     assert transcription.block_hash(transcription.block_hash(0, [1, 2]), [3, 5]) == 0xA3DA2E9DC79618F1
 
 
-def test_more_tokens_than_blocks(golden: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tokens past the last block are named as the block that is missing."""
-    assert main(["inspect", "--tokens", "1,2,3", str(WORKED)]) == 1
-    assert "block 1 is missing, the tokens given leave 1 for it" in capsys.readouterr().err
-    assert main(["inspect", "--tokens", "1", golden("no_tokens")]) == 1
-    assert "block 0 is missing" in capsys.readouterr().err
+def test_partial_block_before_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As many tokens as were given, but in other blocks, are told apart by the first of them."""
+    path = tmp_path / "hole"
+    with Pool(2, 2, n_layers=1, n_kv_heads=1, head_dim=1) as pool:
+        ids = pool.alloc(2)
+        pool.set_fill(ids[0], 1)
+        pool.set_fill(ids[1], 2)
+        path.write_bytes(pool.export(ids))
+    assert main(["inspect", "--tokens", "1,2,3", str(path)]) == 1
+    assert "block 0 has n_tokens 1, of the tokens given 2 belong there" in capsys.readouterr().err
+
+
+def test_help_explains_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help says what "valid" means beside other tokens, and its command prints a namespace's hash."""
+    with pytest.raises(SystemExit):
+        main(["inspect", "--help"])
+    text = capsys.readouterr().out
+    assert '"tokens_differ" says in what they differ' in text
+    (recipe,) = (line for line in text.splitlines() if line.startswith("  python -c "))
+    command = [sys.executable, *shlex.split(recipe)[1:]]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown == f"{namespace('tenant', 'a')}\n"
 
 
 def test_tokens_of_blocks_without_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +222,7 @@ def test_tokens_of_blocks_without_positions(tmp_path: Path, capsys: pytest.Captu
     write_envelope(path, np.zeros((0, 1, 2, 1, 0, 1), "<u2"))
     assert as_json(capsys, "--tokens", "", str(path))[0]["tokens_differ"] is None
     assert main(["inspect", "--tokens", "1", str(path)]) == 1
-    assert "block 0 is missing, the tokens given leave 1 for it" in capsys.readouterr().err
+    assert "1 token given, the file holds 0" in capsys.readouterr().err
 
 
 def test_full_block_without_a_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

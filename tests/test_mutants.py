@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mutants.general import Death, shuffled, verdict_on
 from mutants.general import Mutant as Change
-from mutants.general import shuffled
 from mutants.run import NAMES, Court, Mutant, PatchError, Verdict, patched, read_mutant, table
+from mutants.workshop import outcome
 
 slow = pytest.mark.mutants
 
@@ -65,6 +66,39 @@ def test_editing_a_line_changes_the_general_sample_by_its_mutants_alone() -> Non
     assert order("a = 1;") == order("") == order("something(longer);")
     assert len(order("")) == sum(len(f"x{n};") for n in range(40)) + 2 * len("return a;")
     assert order("", 2) != order("") and sorted(order("", 2)) == sorted(order(""))
+
+
+@pytest.mark.parametrize(
+    ("dead", "endless", "alive", "count", "explained", "status"),
+    [
+        (18, 1, 1, 20, True, 0),
+        (18, 1, 1, 20, False, 1),  # a survivor that nobody has explained
+        (18, 1, 1, 21, True, 1),  # fewer than asked for
+        (17, 1, 2, 20, True, 1),  # less than 95 % killed
+        (0, 0, 0, 1, True, 1),
+    ],
+)
+def test_the_verdict_on_a_general_sample(
+    dead: int, endless: int, alive: int, count: int, explained: bool, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is good with enough mutants, 95 % of them dead and the others explained; endless ones are counted apart."""
+    deaths = [Death("test", "failed")] * dead + [Death("test", "timed out")] * endless + [None] * alive
+    verdicts = {Change("f.c", n, "a", str(n)): death for n, death in enumerate(deaths)}
+    reasons = {mutant.key: "a reason" for mutant in verdicts} if explained else {}
+    assert verdict_on(verdicts, count, reasons) == status
+    assert f"{dead} by a failure and {endless} by not ending twice; {alive} alive" in capsys.readouterr().out
+
+
+def test_a_test_out_of_time_is_run_once_more(tmp_path: Path) -> None:
+    """What ends the second time has its own outcome, what does not has timed out."""
+    program, marker = tmp_path / "program", tmp_path / "ran"
+    program.write_text(f'#!/bin/sh\n[ -e {marker} ] && exit "$1"\n: >{marker}\nexec sleep 60\n')
+    program.chmod(0o755)
+    for status, expected in (("0", "passed"), ("3", "failed")):
+        marker.unlink(missing_ok=True)
+        assert outcome(program, [status], seconds=1) == expected
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    assert outcome(program, seconds=0.1) == "timed out"
 
 
 @slow

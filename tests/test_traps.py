@@ -1,7 +1,30 @@
 """Faults that software of this kind has shipped, by number; each test is the right answer to one.
 
-Elsewhere: 4, 12, 14 in test_views.py; 6 in test_threads.py; 9, 13, 15, 19 in test_hashing.py; 16 in
-test_sanitized.py; 18 in test_namespace.py; 21 in test_pool.py; all in C that C can show, in tests/c.
+In Python a fault's tests are ``test_trap_NN_*``: here, or in the file named. The C cases are in tests/c.
+
+ 1  a block that nobody holds gains a holder, in silence      double_unref_is_einval_and_changes_nothing
+ 2  a count is believed, and memory sized by it, unchecked    a_claim_of_many_blocks_is_refused_before_anything_is_sized
+ 3  dimensions multiply past 64 bits to a likely length       a_length_that_wraps_around_is_refused
+ 4  a view is used after its pool has gone                    test_views.py
+ 5  deletions fill the index, which grows or slows down       churn_in_small_pools_allocates_nothing,
+                                                              churn_at_seven_eighths_allocates_nothing
+ 6  two threads are inside the library at once                test_threads.py; threads_exclude_each_other
+ 7  eviction takes a chain's head, and its tail is useless    a_chain_released_tail_first_keeps_its_head
+ 8  block 0 passes for no block                               id_0_is_a_block
+ 9  integers of another width are read by their bytes         test_hashing.py
+10  an import that fails has changed something                a_refused_import_leaves_no_trace
+11  an envelope carries what a block held before              old_bytes_do_not_leak_through_padding
+12  a view of a block given up shows its next owner's data    test_views.py: documented, and no crash
+13  a buffer's items are counted for its bytes                also test_hashing.py
+14  a view writes to a shared or registered block             test_views.py
+15  words are loaded from addresses not aligned for them      also test_hashing.py; crc_at_every_offset_and_length,
+                                                              export_and_import_at_every_offset
+16  sanitizers are on, but their finding fails nothing        test_sanitized.py
+17  blocks behind a missing one count as a prefix             a_match_ends_at_the_first_hole
+18  tenants find each other's blocks                          test_namespace.py (all of it); roots_separate_key_spaces
+19  hashes lose their top bit, or their low ones as floats    also test_hashing.py; any_hash_but_0_is_a_name
+20  a number below the range gets through                     both_ends_of_every_range
+21  a pool is copied, and freed twice                         test_pool.py
 """
 
 from __future__ import annotations

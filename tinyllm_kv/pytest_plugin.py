@@ -2,7 +2,8 @@
 
 ``pytest --c-test FILE [--c-include DIR] [--c-source FILE]`` runs C tests of anybody's
 against this library. Each file is a program of its own: exit status 0 is a pass. All
-three options are repeatable; with ``--c-test`` nothing else is collected.
+three options are repeatable; with ``--c-test`` nothing else is collected, and the report
+shows what each program printed.
 
 The C code tested is that of the working directory where there is one (a clone), of
 the installed package otherwise.
@@ -156,6 +157,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ("--c-source", "a C file to compile and link into each --c-test", "FILE"),
     ]:
         group.addoption(option, action="append", default=[], metavar=metavar, help=f"{what} (repeatable)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let the report have the output of a --c-test that passes, as with -rP."""
+    if config.getoption("--c-test"):
+        config.option.reportchars += "P"
 
 
 @pytest.hookimpl(trylast=True)

@@ -38,7 +38,8 @@
  *      portable  tables, 8 bytes at a time, in any byte order            all
  *
  * TESTS go through crc32c_paths[]. A build with -DTL_CRC32C_FORCE=clmul (or any name
- * above) uses that path only, and must run on a CPU that has it. */
+ * above) uses that path only, and must run on a CPU that has it; one with
+ * -DTL_CRC32C_NO_STREAM writes nothing past the cache. */
 #ifndef TL_CRC32C_H
 #define TL_CRC32C_H
 
@@ -402,11 +403,15 @@ static inline uint32_t crc32c(uint32_t crc, const unsigned char *data, size_t n)
  * it shares with its neighbours, would cost more than the others save. */
 #define CRC32C_STREAM_RUN ((size_t)4096)
 
+#if defined(__SSE2__) && !defined(TL_CRC32C_NO_STREAM)
+#define CRC_PAST_CACHE
+#endif
+
 /* memcpy past the cache, as far as the destination has whole lines and the CPU the
  * instruction. Needs a line of bytes, or a dst where a line begins. */
 static inline void crc_stream(unsigned char *dst, const unsigned char *src, size_t n)
 {
-#ifdef __SSE2__
+#ifdef CRC_PAST_CACHE
     for (; (uintptr_t)dst % 64; n--) *dst++ = *src++;
     for (; n >= 64; dst += 64, src += 64, n -= 64) {
         __m128i line[4];
@@ -423,7 +428,7 @@ static inline void crc_stream(unsigned char *dst, const unsigned char *src, size
  * first. */
 static inline void stream_fence(void)
 {
-#ifdef __SSE2__
+#ifdef CRC_PAST_CACHE
     _mm_sfence();
 #endif
 }

@@ -2,7 +2,8 @@
 
 Every figure is a ratio against something measured in the same run, in rounds that take
 turns, or a bound of its own; README.md beside this file says how to read the table. The
-exit status is 1 when a row misses what is asked of it.
+exit status is 1 when a row misses what is asked of it; with ``--all`` also when something but a
+trace is missing to measure one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Row:
     target: Target
     measured: float | None
     note: str
+    lacks: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -57,9 +59,9 @@ HEADINGS = ("what", "against, same run", "asked for", "measured", "verdict", "me
 
 def rows_of(group: Group, setting: Setting) -> Iterator[Row]:
     """Measure a group, or say what it lacks."""
-    lacks = [why for need in group.needs if (why := missing(need, setting))]
+    lacks = {need: why for need in group.needs if (why := missing(need, setting))}
     if lacks:
-        yield from (Row(group.name, target, None, "; ".join(lacks)) for target in group.targets)
+        yield from (Row(group.name, target, None, "; ".join(lacks.values()), tuple(lacks)) for target in group.targets)
         return
     measured = {what: (figure, note) for what, figure, note in group.measure(setting)}
     if measured.keys() != {target.what for target in group.targets}:
@@ -104,6 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="these groups of rows")
     parser.add_argument("--quick", action="store_true", help="tiny inputs, to see that it all runs; no verdict counts")
+    parser.add_argument("--all", action="store_true", help="fail where a row is not measured, unless all it lacks is a trace")
     args = parser.parse_args(argv)
 
     scale = QUICK if args.quick else FULL
@@ -130,6 +133,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"\n{table(('one call from Python', 'takes', 'an empty one'), cells)}")
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("ok", "MISSED", "not measured")}
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), file=sys.stderr)
+    if args.all and any(row.lacks not in ((), ("trace",)) for row in rows):
+        return 1
     return 1 if counts["MISSED"] and not args.quick else 0
 
 

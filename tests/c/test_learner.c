@@ -1,5 +1,6 @@
-/* test_learner.c - eight cases that together find a wrong pool, one subject each. They
- * stand alone: what they show does not rest on test_kv_pool.c. */
+/* test_learner.c - the eight tests that somebody who learns to write such a pool would write
+ * first: one subject each, and together they find a wrong pool. They stand alone: what they
+ * show does not rest on test_kv_pool.c. */
 
 #include "pools.h"
 

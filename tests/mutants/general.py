@@ -5,11 +5,11 @@
 
 The changes are universalmutator's for C: operators, constants, conditions, statements taken away.
 One counts when it builds, and to other code than the original and every other mutant (compared as
-object files at -O2). It is killed when a C test fails, crashes or does not end, first in that build
-and then, if it is still alive, under sanitizers.
+object files at -O2). It is killed when a C test fails, crashes or, twice, does not end, first in that
+build and then, if it is still alive, under sanitizers. Those that do not end are counted apart.
 
 Each survivor has to stand in ``equivalent.txt`` with the reason why no test can tell it from the
-original. The exit status is 0 when 95 % die and all survivors are explained.
+original. The exit status is 0 when as many mutants as asked for were judged, 95 % die and all survivors are explained.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from mutants.workshop import ROOT, BuildError, Workshop, passes
+from mutants.workshop import ROOT, BuildError, Outcome, Workshop, outcome
 from tinyllm_kv.pytest_plugin import SANITIZE
 
 #: What is mutated, and the tests that it can reach, in the order in which they are tried.
@@ -120,6 +120,17 @@ def shuffled(mutants: Iterable[Mutant], seed: int) -> list[Mutant]:
     return sorted(mutants, key=place)
 
 
+@dataclass(frozen=True)
+class Death:
+    """The test that kills a mutant, and how."""
+
+    test: str
+    how: Outcome
+
+    def __str__(self) -> str:
+        return f"{self.test} {self.how}"
+
+
 class Bench:
     """A worker's place: an optimized build and a sanitized one."""
 
@@ -135,19 +146,19 @@ class Bench:
         """
         return hashlib.sha256(b"".join(made.read_bytes() for made in self.plain.change(file, text))).digest()
 
-    def killer(self, mutant: Mutant, seconds: Mapping[str, float]) -> str | None:
-        """Return the test that kills a mutant, which is in the optimized build; None for a survivor.
+    def killer(self, mutant: Mutant, seconds: Mapping[str, float]) -> Death | None:
+        """Return what kills a mutant, which is in the optimized build; None for a survivor.
 
         Raises:
             BuildError: it does not link.
         """
         for test in TARGETS[mutant.file]:
-            if not passes(self.plain.link(test), seconds=seconds[test]):
-                return test
+            if (how := outcome(self.plain.link(test), seconds=seconds[test])) != "passed":
+                return Death(test, how)
         self.sanitized.change(mutant.file, mutated(mutant))
         for test in SANITIZED:
-            if not passes(self.sanitized.link(test), seconds=seconds[test]):
-                return test
+            if (how := outcome(self.sanitized.link(test), seconds=seconds[test])) != "passed":
+                return Death(test, how)
         return None
 
     def reset(self) -> None:
@@ -160,14 +171,14 @@ class Bench:
         for workshop, tests in ((self.plain, TESTS), (self.sanitized, SANITIZED)):
             for test in tests:
                 began = time.monotonic()
-                if not passes(workshop.link(test), seconds=300):
+                if outcome(workshop.link(test), seconds=300) != "passed":
                     raise AssertionError(f"the unchanged library does not pass {test}")
                 seconds[test] = 5 + 5 * (time.monotonic() - began)
         return seconds
 
 
-def judge(count: int, seed: int, jobs: int, folder: Path) -> dict[Mutant, str | None]:
-    """Return a sample of mutants, each of other code, and the test that kills each (None: it is alive)."""
+def judge(count: int, seed: int, jobs: int, folder: Path) -> dict[Mutant, Death | None]:
+    """Return a sample of mutants, each of other code, and what kills each (None: it is alive)."""
     candidates = shuffled((mutant for file in TARGETS for mutant in mutants_of(file)), seed)
     benches: SimpleQueue[Bench] = SimpleQueue()
     for job in range(jobs):
@@ -180,7 +191,7 @@ def judge(count: int, seed: int, jobs: int, folder: Path) -> dict[Mutant, str | 
         bench.reset()
     benches.put(bench)
 
-    def verdict(mutant: Mutant) -> tuple[bool, str | None]:
+    def verdict(mutant: Mutant) -> tuple[bool, Death | None]:
         """Whether the mutant counts, and what kills it."""
         bench = benches.get()
         try:
@@ -195,13 +206,13 @@ def judge(count: int, seed: int, jobs: int, folder: Path) -> dict[Mutant, str | 
             bench.reset()
             benches.put(bench)
 
-    verdicts: dict[Mutant, str | None] = {}
+    verdicts: dict[Mutant, Death | None] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        for mutant, (counts, test) in zip(candidates, pool.map(verdict, candidates)):
+        for mutant, (counts, death) in zip(candidates, pool.map(verdict, candidates)):
             if not counts:
                 continue
-            verdicts[mutant] = test
-            print(f"{test or 'alive'}: {mutant}", flush=True)
+            verdicts[mutant] = death
+            print(f"{death or 'alive'}: {mutant}", flush=True)
             if len(verdicts) == count:
                 pool.shutdown(cancel_futures=True)
                 break
@@ -222,15 +233,27 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         verdicts = judge(options.count, options.seed, options.jobs, Path(folder))
 
+    return verdict_on(verdicts, options.count, explained)
+
+
+def verdict_on(verdicts: Mapping[Mutant, Death | None], count: int, explained: Mapping[tuple[str, str, str], str]) -> int:
+    """Print the summary of a sample that should have `count` mutants; return the exit status."""
     for file in TARGETS:
-        tests = [test for mutant, test in verdicts.items() if mutant.file == file]
-        print(f"{file}: {len(tests) - tests.count(None)} of {len(tests)} killed")
-    alive = [mutant for mutant, test in verdicts.items() if test is None]
+        deaths = [death for mutant, death in verdicts.items() if mutant.file == file]
+        print(f"{file}: {len(deaths) - deaths.count(None)} of {len(deaths)} killed")
+    alive = [mutant for mutant, death in verdicts.items() if death is None]
     for mutant in alive:
         print(f"{mutant}\n  {explained.get(mutant.key, 'NOT EXPLAINED')}\n")
+    endless = sum(death is not None and death.how == "timed out" for death in verdicts.values())
     killed = len(verdicts) - len(alive)
     unexplained = sum(mutant.key not in explained for mutant in alive)
-    print(f"{killed} of {len(verdicts)} killed ({killed / len(verdicts):.1%}), {len(alive)} alive, {unexplained} not explained")
+    print(
+        f"{killed} of {len(verdicts)} killed ({killed / max(1, len(verdicts)):.1%}), {killed - endless} by a failure and "
+        f"{endless} by not ending twice; {len(alive)} alive, {unexplained} not explained"
+    )
+    if len(verdicts) < count:
+        print(f"{count} mutants were asked for, there are {len(verdicts)}")
+        return 1
     return 0 if killed >= LEAST * len(verdicts) and not unexplained else 1
 
 

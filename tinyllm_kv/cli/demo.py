@@ -1,7 +1,7 @@
-"""``tinyllm-kv demo``: the chapter's worked example, played through the C pool and checked.
+"""``tinyllm-kv demo``: the worked example, played through the C pool and checked.
 
-Whatever figure is shown comes out of the pool and stands in :data:`CHAPTER` too, typed from
-the chapter; a line is marked ``ok`` when all of its figures agree.
+Whatever figure is shown comes out of the pool and stands in :data:`WORKED` too, worked out
+without it; a line is marked ``ok`` when all of its figures agree.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TOKENS = [1, 2, 3, 4, 5]
 K = [[1.0, 2.0], [3.0, 4.0]]
 V = [[0.5, -1.0], [0.0, 0.25]]
 
-#: What the chapter says. A block of a fork's step: state, refcount, fill, name, holders.
-CHAPTER: dict[str, Any] = {
+#: The worked example's values. A block of a fork's step: state, refcount, fill, name, holders.
+WORKED: dict[str, Any] = {
     "hashes": [
         {"bytes": "00 00 00 00 00 00 00 00  01 00 00 00 02 00 00 00", "hash": "0xA91AB0C1027B9366"},
         {"bytes": "66 93 7b 02 c1 b0 1a a9  03 00 00 00 04 00 00 00", "hash": "0x03DF829571605C60"},
@@ -103,7 +103,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "demo",
         help="play the worked example through the pool, and check it",
         description="Hash, export and fork a sequence of five tokens in the C pool, showing each step. "
-        "The exit status is 1 when a single value differs from the worked example of the specification.",
+        "The exit status is 1 when a single value differs from the worked example's.",
     )
     parser.set_defaults(run=run)
 
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     page.text(
         "The worked example: one sequence, tokens 1 2 3 4 5, in blocks of two positions;",
         "one layer, one KV head, head dimension 2. What you see comes out of the C pool,",
-        '"ok" says that all values of a line are those of the specification.',
+        '"ok" says that all values of a line are those of the worked example.',
     )
     _hashes(page)
     _block(page)
@@ -159,7 +159,7 @@ def _hashes(page: Page) -> None:
         "FNV-1a 64 of the hash of the block before (8 bytes, 0 for the first) and of the",
         "token ids (4 bytes each), least significant byte first.",
     )
-    expected, parent = CHAPTER["hashes"], 0
+    expected, parent = WORKED["hashes"], 0
     for i, should_be in enumerate(expected):
         tokens = TOKENS[2 * i : 2 * i + 2]
         goes_in = f"{struct.pack('<Q', parent).hex(' ')}  {struct.pack('<2I', *tokens).hex(' ')}"
@@ -182,7 +182,7 @@ def _block(page: Page) -> None:
             for name, array in (("K", pool.k(block, 0)), ("V", pool.v(block, 0)))
             for position in range(2)
         ]
-    for (at, row), should_be in zip(rows, CHAPTER["rows"], strict=True):
+    for (at, row), should_be in zip(rows, WORKED["rows"], strict=True):
         values, raw = row.tolist(), row.astype("<f2").tobytes().hex(" ")
         shown = "".join(f"{value:>7}" for value in values)
         page.checked(
@@ -199,7 +199,7 @@ def _envelope(page: Page) -> None:
         envelope = pool.export([block])
     page.text("offset  bytes                    field", "")
     offset = 0
-    for should_be, (field, size, value_of) in zip(CHAPTER["envelope"], _FIELDS, strict=True):
+    for should_be, (field, size, value_of) in zip(WORKED["envelope"], _FIELDS, strict=True):
         raw = envelope[offset : offset + size]
         value = value_of(raw)
         page.checked(
@@ -209,9 +209,9 @@ def _envelope(page: Page) -> None:
         )  # fmt: skip
         offset += size
     page.text("")
-    page.checked(f"  {len(envelope)} bytes in all", (len(envelope), CHAPTER["size"]), (offset, CHAPTER["size"]))
+    page.checked(f"  {len(envelope)} bytes in all", (len(envelope), WORKED["size"]), (offset, WORKED["size"]))
     crc = f"0x{crc32c(envelope[:-4]):08X}"
-    page.checked(f"  CRC-32C of the {len(envelope) - 4} bytes before it: {crc}", (crc, CHAPTER["crc"]))
+    page.checked(f"  CRC-32C of the {len(envelope) - 4} bytes before it: {crc}", (crc, WORKED["crc"]))
 
 
 def _fork(page: Page) -> None:
@@ -219,7 +219,7 @@ def _fork(page: Page) -> None:
     h0 = block_hash(0, TOKENS[:2])
     tables: dict[str, list[int]] = {}
     with _pool(3) as pool:
-        steps = iter(enumerate(CHAPTER["fork"]))
+        steps = iter(enumerate(WORKED["fork"]))
 
         def step(title: str, *pairs: tuple[object, object]) -> None:
             number, should_be = next(steps)
@@ -250,7 +250,7 @@ def _fork(page: Page) -> None:
         tables["child"][1] = copy
         pool.k(copy, 0)[0, 1] = pool.v(copy, 0)[0, 1] = 6.0
         pool.set_fill(copy, 2)
-        step(f"The child writes position 3: cow(1) gives it block {copy}, a copy.", (copy, CHAPTER["copy"]))
+        step(f"The child writes position 3: cow(1) gives it block {copy}, a copy.", (copy, WORKED["copy"]))
 
         pool.unref(tables.pop("parent"))
         step("The parent finishes: block 1, its own now and unregistered, is free.")
@@ -260,13 +260,13 @@ def _fork(page: Page) -> None:
 
         found = pool.lookup(h0)
         tables["prompt"] = [] if found is None else [found]
-        step(f"A new prompt starts with 1 2: lookup(h0) gives block {found} back.", (found, CHAPTER["found"]))
+        step(f"A new prompt starts with 1 2: lookup(h0) gives block {found} back.", (found, WORKED["found"]))
 
         for name, array in (("K", pool.k(first, 0)), ("V", pool.v(first, 0))):
             values = array[0].tolist()
             page.checked(
-                f"    its {name} is still there, not computed again: {values}",
-                (values, CHAPTER[f"found_{name.lower()}"]),
+                f"    its {name} is still there, not recomputed: {values}",
+                (values, WORKED[f"found_{name.lower()}"]),
             )
 
 

@@ -30,7 +30,12 @@ Show each envelope's header, a line for each block, and whether its checksum is 
 
 smallest and largest are over the finite values of the positions that hold data; NaNs and infinities are
 counted beside them. The exit status is 1 when a file cannot be read, breaks a rule of the format (one line
-says which, where, and what was found) or does not hold the tokens of --tokens."""
+says which, where, and what was found) or does not hold the tokens of --tokens. In JSON a file of other
+tokens is "valid": true all the same, being a whole envelope, and "tokens_differ" says in what they differ."""
+
+_EPILOG = """\
+the HASH of a namespace:
+  python -c "from tinyllm_kv import namespace; print(namespace('tenant', 'a'))\""""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -39,6 +44,7 @@ def add_parser(subparsers: Any) -> None:
         "inspect",
         help="show what is in an envelope and whether it is whole",
         description=_DESCRIPTION,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="an envelope")
@@ -47,14 +53,14 @@ def add_parser(subparsers: Any) -> None:
         "--tokens",
         type=_token_ids,
         metavar="1,2,3",
-        help="check that the blocks are those of these tokens, a partial last block too",
+        help="check that the blocks are those of these tokens: full ones by hash, a partial last one by its count",
     )
     parser.add_argument(
         "--parent",
         type=_hash,
         default=0,
         metavar="HASH",
-        help="the parent of the first block for --tokens, a namespace (default: 0)",
+        help="the parent of the first block for --tokens, a namespace (default: 0, no namespace)",
     )
     parser.set_defaults(run=run)
 
@@ -100,11 +106,9 @@ def _inspect(path: str, args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(path, envelope) | ({"tokens_differ": difference} if compared else {})))
         return int(difference is not None)
     _print(path, envelope)
-    if difference is not None:
-        return _fail(path, difference, {}, False)
     if compared:
-        print(f"tokens    the blocks are those of the {len(args.tokens)} tokens given")
-    return 0
+        print("tokens    right" if difference is None else f"tokens    differ: {difference}")
+    return 0 if difference is None else _fail(path, difference, {}, False)
 
 
 def _fail(path: str, why: str, where: dict[str, Any], as_json: bool) -> int:
@@ -125,22 +129,23 @@ def _read(path: str) -> ReadableBuffer:
 
 
 def _difference(envelope: Envelope, tokens: list[int], parent: int) -> str | None:
-    """Say in which block an envelope is not that of these tokens; None when it is."""
-    B = envelope.block_tokens
+    """Say in what an envelope is not that of these tokens; None when it is."""
+    B, given, held = envelope.block_tokens, len(tokens), _held(envelope)
+    if given != held:
+        return f"{given} token{'' if given == 1 else 's'} given, the file holds {held}"
     names = block_hashes(tokens, B, parent).tolist() if B else []
     for i, (name, n) in enumerate(zip(envelope.hashes, envelope.n_tokens, strict=True)):
-        left = min(B, max(0, len(tokens) - i * B))
+        belong = min(B, max(0, given - i * B))
         expected = names[i] if i < len(names) else 0
-        if n != left:
-            return f"block {i} has n_tokens {n}, the tokens given leave {left} for it"
+        if n != belong:
+            return f"block {i} has n_tokens {n}, of the tokens given {belong} belong there"
         if name != expected:
             return f"block {i} has {_name(int(name))}, its tokens give {_name(expected)}"
-    missing = len(tokens) - envelope.n_blocks * B
-    return (
-        f"block {envelope.n_blocks} is missing, the tokens given leave {missing} for it"
-        if missing > 0
-        else None
-    )
+    return None
+
+
+def _held(envelope: Envelope) -> int:
+    return int(envelope.n_tokens.sum(dtype=np.uint64))
 
 
 def _name(value: int) -> str:
@@ -206,7 +211,7 @@ def _print(path: str, e: Envelope) -> None:
     print(f"format    version {e.version}, dtype {e.dtype} (float16)")
     shape = ("n_layers", "n_kv_heads", "block_tokens", "head_dim")
     print("shape     " + ", ".join(f"{key} {getattr(e, key)}" for key in shape))
-    print(f"holds     n_blocks {e.n_blocks}, {int(e.n_tokens.sum(dtype=np.uint64))} tokens")
+    print(f"holds     n_blocks {e.n_blocks}, {_held(e)} tokens")
     if e.n_blocks:
         print(_ROW.format("block", "hash", "tokens", "smallest", "largest", "NaN", "inf"))
     for b in _blocks(e):

@@ -43,7 +43,8 @@ Each request holds its longest cached prefix (those blocks are the hits),
 allocates and registers the rest, and is released, the tail first.
 
 A request of more blocks than the pool has is skipped; its block references
-count, as misses, so that the hit rates of all sizes have one denominator."""
+count, as misses, so that the hit rates of all sizes have one denominator.
+A size that every request is too large for has no hit rate."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,17 @@ class Result:
 
     @property
     def hit_rate(self) -> float | None:
-        """Hits per reference; None without any."""
-        return self.hits / self.references if self.references else None
+        """Hits per reference, skipped ones too; None when none was served."""
+        return self.hits / self.references if self._served else None
 
     @property
     def ns_per_block(self) -> float | None:
         """Nanoseconds in the pool's calls per reference that was not skipped; None without any."""
-        served = self.references - self.skipped_references
-        return self.seconds * 1e9 / served if served else None
+        return self.seconds * 1e9 / self._served if self._served else None
+
+    @property
+    def _served(self) -> int:
+        return self.references - self.skipped_references
 
 
 class Replay:
@@ -383,11 +387,13 @@ def _print(report: dict[str, Any]) -> None:
     print(*("".join(row) for row in zip(*padded, strict=True)), sep="\n")
 
     if any(s["bytes"] and not s["slab"] for s in sizes):
-        print("\n* more than this machine gives a process: counted without the slab")
+        print("\n* more than this machine gives a process: the counts and the time of this row")
+        print("  come from a pool of as many blocks without the slab's shape")
     if any(s["skipped"] for s in sizes):
         print("\nskipped: requests larger than the pool; their references count as misses")
-    if len(sizes) > 1:
-        print(f"\n{curve([(s['blocks'], s['hit_rate'] or 0.0) for s in sizes])}")
+    points = [(s["blocks"], s["hit_rate"]) for s in sizes if s["hit_rate"] is not None]
+    if len(points) > 1:
+        print(f"\n{curve(points)}")
 
 
 def curve(points: list[tuple[int, float]], width: int = 64, height: int = 10) -> str:
@@ -415,7 +421,8 @@ def curve(points: list[tuple[int, float]], width: int = 64, height: int = 10) ->
 
     marks = {level: f"{100 * top * level / height:.0f} %" for level in (0, height // 2, height)}
     rows = [f"{marks.get(y, ''):>8} |{''.join(grid[y]).rstrip()}" for y in range(height, -1, -1)]
-    return "\n".join(["hit rate", *rows, f"{'':8} +{'-' * width}", f"{'blocks':>8}  {axis.rstrip()}"])
+    below = [f"{'':8} +{'-' * width}", f"{'blocks':>8}  {axis.rstrip()}", f"{'':10}o measured, . interpolated"]
+    return "\n".join(["hit rate", *rows, *below])
 
 
 def _figure() -> Any:
@@ -423,13 +430,14 @@ def _figure() -> Any:
     try:
         return importlib.import_module("matplotlib.figure").Figure(figsize=(7, 4.5), layout="constrained")
     except ImportError:
-        raise CommandError("--plot needs matplotlib: pip install 'tinyllm-kv[plot]'") from None
+        raise CommandError("--plot needs matplotlib: pip install matplotlib") from None
 
 
 def _draw(figure: Any, report: dict[str, Any], path: str) -> None:
     axes = figure.add_subplot()
     sizes = report["sizes"]
-    axes.plot([s["blocks"] for s in sizes], [100 * (s["hit_rate"] or 0.0) for s in sizes], marker="o")
+    rates = [math.nan if s["hit_rate"] is None else 100 * s["hit_rate"] for s in sizes]
+    axes.plot([s["blocks"] for s in sizes], rates, marker="o")
     axes.set(xscale="log", xlabel="blocks of the pool", ylabel="hit rate, %")
     axes.set_xticks(
         [s["blocks"] for s in sizes],
