@@ -350,3 +350,17 @@ def test_memory_does_not_grow_with_the_file(
     summary = {key: shown["blocks"][-1][key] for key in ("smallest", "largest", "nan", "inf")}
     assert summary == {"smallest": -2.0, "largest": 2.0, "nan": 2, "inf": 2}
     assert peak < size / 1.5, f"{peak} bytes taken for a file of {size}"
+
+
+def test_tokens_may_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--tokens @FILE reads what a command line has no room for; a file that is not there is a usage error."""
+    file = tmp_path / "tokens"
+    file.write_text("1,\n2\n")
+    assert main(["inspect", "--tokens", f"@{file}", str(WORKED)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "tokens    right"
+    file.write_text("1,3\n")
+    assert main(["inspect", "--tokens", f"@{file}", str(WORKED)]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", "--tokens", f"@{tmp_path / 'nowhere'}", str(WORKED)])
+    assert ended.value.code == 2
+    assert "nowhere" in capsys.readouterr().err

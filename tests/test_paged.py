@@ -803,3 +803,19 @@ def test_hashes_are_those_of_block_hashes(cache):
     prompt(cache, "a", TOKENS, parent=7)
     names = [cache.pool.registered_hash(block) for block in cache.block_table("a")[:2]]
     assert names == block_hashes(TOKENS, 2, 7).tolist()
+
+
+def test_a_cache_is_a_collection_of_its_sequences():
+    """len, in and iteration know the live sequences; an empty cache is one all the same."""
+    with PagedKVCache(4, 2, 1, 1, 1) as cache:
+        assert len(cache) == 0 and list(cache) == []
+        cache.add_seq("a")
+        cache.add_seq(7)
+        cache.fork("a", "b")
+        assert (len(cache), list(cache)) == (3, ["a", 7, "b"])
+        assert "a" in cache and "c" not in cache
+        cache.free("a")
+        assert list(cache) == [7, "b"]
+        for seq_id in list(cache):
+            cache.free(seq_id)
+        assert len(cache) == 0

@@ -14,7 +14,7 @@ counts for a block's fill, and for its name, once the last layer has it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
@@ -111,6 +111,16 @@ class PagedKVCache:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a PagedKVCache owns a pool and cannot be copied or pickled")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """Iterate over the ids of the live sequences, the oldest first; free none meanwhile."""
+        return iter(self._rows)
+
+    def __contains__(self, seq_id: object) -> bool:
+        return seq_id in self._rows
 
     def __repr__(self) -> str:
         return f"<PagedKVCache: {len(self._rows)} sequences over {self.pool!r}>"

@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
         "--tokens",
         type=_token_ids,
         metavar="1,2,3",
-        help="check that the blocks are those of these tokens: full ones by hash, a partial last one by its count",
+        help="(or @FILE, a file of the same) check that the blocks are those of these tokens: full ones by hash, a partial last one by its count",
     )
     parser.add_argument(
         "--parent",
@@ -71,10 +72,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _token_ids(text: str) -> list[int]:
+    where = repr(text)
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text()
+        except (OSError, ValueError) as error:
+            raise argparse.ArgumentTypeError(f"cannot read {where}: {error}") from None
     try:
         tokens = [int(part) for part in text.split(",")] if text.strip() else []
     except ValueError:
-        raise argparse.ArgumentTypeError(f"not integers with commas between them: {text!r}") from None
+        raise argparse.ArgumentTypeError(f"not integers with commas between them: {where}") from None
     for token in tokens:
         if not 0 <= token < 2**32:
             raise argparse.ArgumentTypeError(f"a token id is in 0 .. 4294967295, not {token}")
