@@ -7,6 +7,7 @@
 #include "kv_ext.h"
 
 #include "../ds/swiss.h"
+#include "../runtime/crc32c.h"
 #include "../runtime/kv_pool_impl.h"
 
 #include <pthread.h>
@@ -387,21 +388,36 @@ static int64_t check_write(const tl_kv_pool *p, int64_t layer, const uint32_t *i
     return 0;
 }
 
+/* A large pool's rows are not in the cache when the next position is due. Whole lines are
+ * better written past it: their old contents need not be read. */
+static int writes_past_cache(const tl_kv_pool *p, size_t row)
+{
+    return row % 64 == 0 && p->cfg.n_blocks * p->block_bytes >= CRC32C_STREAM_FROM;
+}
+
+static void write_row(unsigned char *to, const unsigned char *from, size_t row, int past_cache)
+{
+    if (past_cache) crc_stream(to, from, row);
+    else memcpy(to, from, row);
+}
+
 static int64_t write_positions(tl_kv_pool *p, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n,
                                const unsigned char *k, const unsigned char *v, size_t position_stride,
                                size_t head_stride)
 {
     const size_t heads = p->cfg.n_kv_heads, row = (size_t)p->cfg.head_dim * 2, plane = p->cfg.block_tokens * row;
+    const int past_cache = writes_past_cache(p, row);
     int64_t refusal = check_write(p, layer, ids, slots, n);
     if (refusal) return refusal;
     for (size_t i = 0; i < n; i++) {
         unsigned char *to = kv_bytes(p, ids[i]) + (size_t)layer * 2 * heads * plane + slots[i] * row;
         for (size_t head = 0; head < heads; head++, to += plane) {
             const size_t from = 2 * (i * position_stride + head * head_stride);
-            memmove(to, k + from, row);
-            memmove(to + heads * plane, v + from, row);
+            write_row(to, k + from, row, past_cache);
+            write_row(to + heads * plane, v + from, row, past_cache);
         }
     }
+    if (past_cache) stream_fence();
     return 0;
 }
 

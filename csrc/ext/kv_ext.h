@@ -98,7 +98,8 @@ int64_t tl_kvx_set_fill_all(tl_kvx *h, const uint32_t *ids, size_t n, int64_t n_
 
 /* Writes one position of one layer in each of n blocks: float16 rows [head_dim] from
  * k and v, that of position i and head h at element i * position_stride + h *
- * head_stride, to slot slots[i] of block ids[i]. A block may stand more than once.
+ * head_stride, to slot slots[i] of block ids[i]. A block may stand more than once. k and v are no
+ * memory of the pool.
  * Refusals: -TL_EINVAL, a block that is not used, shared or registered, a slot or a
  * layer out of range. */
 int64_t tl_kvx_write(tl_kvx *h, int64_t layer, const uint32_t *ids, const uint32_t *slots, size_t n,

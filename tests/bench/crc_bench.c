@@ -1,15 +1,18 @@
-/* crc_bench.c - the speed of crc32c.h and fnv1a.h, of each path beside the plain one.
+/* crc_bench.c - the speed of tl_crc32c, tl_kv_block_hash and the paths of crc32c.h, each
+ * beside a plain one.
  *
- *      cc -O2 -Icsrc/runtime tests/bench/crc_bench.c -o crc_bench && ./crc_bench
+ *      cc -O2 -Iinclude -Icsrc/runtime tests/bench/crc_bench.c csrc/runtime/{abi,kv_pool}.c \
+ *          csrc/ds/{vec,swiss,lru}.c -o crc_bench && ./crc_bench
  *
  * prints one `name value unit` a line; an argument is the size of the largest buffer in
  * MiB, instead of 64. The contestants of a group take turns, round by round, so that what
  * else the machine does meets all of them; a value is the median of the rounds. Names:
  * what:size:who; a line in x is the speed compared with the plain contestant of the same
- * group (tables, memcpy, byte at a time). */
+ * group (tables, memcpy, byte at a time), the median of the rounds' ratios. */
 #define _POSIX_C_SOURCE 199309L
 #include "crc32c.h"
 #include "fnv1a.h"
+#include "tinyllm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,13 +37,13 @@ typedef struct contestant {
 /* ---- the work --------------------------------------------------------------- */
 
 static void sum_by_path(const contestant *c, size_t n) { result = c->path->update((uint32_t)result, src, n); }
-static void sum_by_choice(const contestant *c, size_t n) { (void)c, result = crc32c((uint32_t)result, src, n); }
+static void sum(const contestant *c, size_t n) { (void)c, result = tl_crc32c(src, n, (uint32_t)result); }
 static void copy_plain(const contestant *c, size_t n) { (void)c, memcpy(dst + 40, src, n), result = dst[n]; }
 static void copy_and_sum(const contestant *c, size_t n) { result = crc32c_copy(0, dst + 40, src, n, c->stream); }
 
 static void sum_then_copy(const contestant *c, size_t n)
 {
-    sum_by_choice(c, n);
+    sum(c, n);
     copy_plain(c, n);
 }
 
@@ -54,10 +57,7 @@ static void hash_by_byte(const contestant *c, size_t n)
     result = h;
 }
 
-static void hash_by_run(const contestant *c, size_t n)
-{
-    (void)c, result = fnv1a64_tokens(fnv1a64_u64(FNV1A64_START, result), tokens, (uint32_t)n);
-}
+static void hash(const contestant *c, size_t n) { (void)c, result = tl_kv_block_hash(result, tokens, (uint32_t)n); }
 
 /* ---- the measurement -------------------------------------------------------- */
 
@@ -74,10 +74,11 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(contestant *c)
+/* Sorts the values. */
+static double median(double values[ROUNDS])
 {
-    qsort(c->seconds, ROUNDS, sizeof *c->seconds, by_value);
-    return c->seconds[ROUNDS / 2];
+    qsort(values, ROUNDS, sizeof *values, by_value);
+    return values[ROUNDS / 2];
 }
 
 /* Prints each contestant's speed, and its ratio to the last one, which is the plain. */
@@ -89,18 +90,23 @@ static void compare(const char *what, contestant *c, size_t count, size_t n, siz
             for (size_t t = 0; t < times; t++) c[i].work(&c[i], n);
             c[i].seconds[round] = (now() - start) / (double)times;
         }
-    const double plain = median(&c[count - 1]);
+    double *plain = c[count - 1].seconds, ratios[CONTESTANTS];
+    for (size_t i = 0; i + 1 < count; i++) {
+        double each[ROUNDS];
+        for (int round = 0; round < ROUNDS; round++) each[round] = plain[round] / c[i].seconds[round];
+        ratios[i] = median(each);
+    }
     for (size_t i = 0; i < count; i++) {
-        const double seconds = median(&c[i]);
+        const double seconds = median(c[i].seconds);
         printf("%s:%zu:%s %.2f %s\n", what, n, c[i].who, strcmp(unit, "ns") ? (double)n / seconds * 1e-9 : seconds * 1e9,
                unit);
-        if (i + 1 < count) printf("%s:%zu:%s/%s %.2f x\n", what, n, c[i].who, c[count - 1].who, plain / seconds);
+        if (i + 1 < count) printf("%s:%zu:%s/%s %.2f x\n", what, n, c[i].who, c[count - 1].who, ratios[i]);
     }
 }
 
 static void compare_sums(size_t n)
 {
-    contestant c[CONTESTANTS] = {{.who = "chosen", .work = sum_by_choice}};
+    contestant c[CONTESTANTS] = {{.who = "tl_crc32c", .work = sum}};
     size_t count = 1;
     for (size_t i = 0; i < sizeof crc32c_paths / sizeof *crc32c_paths; i++)
         if (crc32c_paths[i].present())
@@ -119,7 +125,7 @@ static void compare_copies(size_t n)
 
 static void compare_hashes(const char *what, uint32_t bits)
 {
-    contestant c[] = {{.who = "run", .work = hash_by_run}, {.who = "byte", .work = hash_by_byte}};
+    contestant c[] = {{.who = "tl_kv_block_hash", .work = hash}, {.who = "byte", .work = hash_by_byte}};
     for (uint32_t i = 0; i < TOKENS; i++) tokens[i] = (0x9E3779B9u * (i + 1) | 1u << 31) >> (32 - bits);
     compare(what, c, sizeof c / sizeof *c, TOKENS, 4096, "ns");
 }

@@ -17,17 +17,18 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import process_time
 from timeit import timeit
 from typing import Any
 
 import numpy as np
-from measure import POOL_UNITS, ROOT, Contest, Contestant, compile_c, compiler, duration, instructions, run, timed
+from measure import POOL_UNITS, Contest, Contestant, compile_c, compiler, duration, instructions, run, timed
 from numpy.typing import NDArray
 from plain_pool import PlainPool
 
 import tinyllm_kv
-from tinyllm_kv import Pool
+from tinyllm_kv import PagedKVCache, Pool
 from tinyllm_kv._binding import lib
 from tinyllm_kv.cli.replay import ID_TOKENS, read_trace, request_hashes
 
@@ -43,6 +44,7 @@ class Scale:
     replays: int = 5  # rounds of the rows that take seconds each
     blocks: int = 32  # of 2 MiB, in the rows about 64 MiB
     checksum_mib: int = 64
+    steps: int = 256  # of decoding
     requests: int | None = None  # of the trace
     short_requests: int = 2000  # of the trace, at 16-token blocks
     laps: int = 10  # of 400 operations
@@ -54,7 +56,7 @@ class Scale:
 
 FULL = Scale()
 #: Enough to see that everything runs.
-QUICK = Scale(3, 2, 2, 2, 100, 40, 1, (1_000, 3_000), (896, 1_792), 16, 20)
+QUICK = Scale(3, 2, 2, 2, 16, 100, 40, 1, (1_000, 3_000), (896, 1_792), 16, 20)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def missing(need: str, setting: Setting) -> str | None:
     match need:
         case "google-crc32c":
             there = importlib.util.find_spec("google_crc32c") is not None
-            return None if there else "needs google-crc32c: pip install 'tinyllm-kv[bench]'"
+            return None if there else "needs google-crc32c: pip install '.[bench]'"
         case "cc":
             return None if shutil.which(compiler()[0]) else "needs a C compiler ($CC or cc)"
         case "valgrind":
@@ -153,34 +155,40 @@ def crc32c(setting: Setting) -> Iterator[tuple[str, float, str]]:
     needs=("cc",),
 )
 def crc32c_in_c(setting: Setting) -> Iterator[tuple[str, float, str]]:
-    output = run([str(compile_c("crc_bench.c", setting.folder)), str(setting.scale.checksum_mib)])
+    output = run([str(compile_c("crc_bench.c", setting.folder, POOL_UNITS)), str(setting.scale.checksum_mib)])
     values = {name: float(value) for name, value, _unit in map(str.split, output.splitlines())}
     for what, size in (("64 B", 64), ("256 B", 256), ("4 KiB", 4096)):
         key = f"crc32c:{size}:"
-        times = f"ours {values[key + 'chosen']:.3g} GB/s, tables {values[key + 'portable']:.3g} GB/s"
-        yield f"tl_crc32c in C, {what}", values[key + "chosen/portable"], times
+        times = f"ours {values[key + 'tl_crc32c']:.3g} GB/s, tables {values[key + 'portable']:.3g} GB/s"
+        yield f"tl_crc32c in C, {what}", values[key + "tl_crc32c/portable"], times
     key = "block_hash_16_bits:16:"
-    times = f"ours {values[key + 'run']:.3g} ns, by byte {values[key + 'byte']:.3g} ns"
-    yield "tl_kv_block_hash, 16 tokens below 65,536", values[key + "run/byte"], times
+    times = f"ours {values[key + 'tl_kv_block_hash']:.3g} ns, by byte {values[key + 'byte']:.3g} ns"
+    yield "tl_kv_block_hash, 16 tokens below 65,536", values[key + "tl_kv_block_hash/byte"], times
 
 
 @group("block_hashes", Target("block_hashes, 32,768 tokens, B 16", "sha256(pickle((parent, tokens))) a block", 30))
 def block_hashes(setting: Setting) -> Iterator[tuple[str, float, str]]:
     tokens = np.random.default_rng(2).integers(0, 65_536, 32_768, np.uint32)
 
-    def hash_block(parent: bytes, block: NDArray[np.uint32]) -> bytes:
-        return hashlib.sha256(pickle.dumps((parent, tuple(block.tolist())))).digest()
-
-    def by_pickle() -> list[bytes]:
+    def by_pickle(blocks: Iterator[list[int]]) -> list[bytes]:
         parent, hashes = b"", []
-        for i in range(0, len(tokens), 16):
-            parent = hash_block(parent, tokens[i : i + 16])
+        for block in blocks:
+            parent = hashlib.sha256(pickle.dumps((parent, tuple(block)))).digest()
             hashes.append(parent)
         return hashes
 
+    def from_array() -> list[bytes]:
+        return by_pickle(tokens[i : i + 16].tolist() for i in range(0, len(tokens), 16))
+
+    def by_way_of_a_list() -> list[bytes]:
+        everything = tokens.tolist()
+        return by_pickle(everything[i : i + 16] for i in range(0, len(everything), 16))
+
+    assert from_array() == by_way_of_a_list()
     ours = timed(lambda: tinyllm_kv.block_hashes(tokens, 16), 20)  # a round of about the peer's length
-    c = Contest(setting.scale.rounds, ours=ours, pickle=timed(by_pickle))
-    yield "block_hashes, 32,768 tokens, B 16", c.times_as_long("pickle", "ours"), c.per(2048) + " a block"
+    c = Contest(setting.scale.rounds, ours=ours, pickle=timed(from_array), listed=timed(by_way_of_a_list))
+    times = f"{c.per(2048)} a block; beside listed {c.times_as_long('listed', 'ours'):.3g} x"
+    yield "block_hashes, 32,768 tokens, B 16", c.times_as_long("pickle", "ours"), times
 
 
 # ---- moving blocks --------------------------------------------------------------
@@ -251,12 +259,44 @@ def cow(setting: Setting) -> Iterator[tuple[str, float, str]]:
     yield "cow of a 2 MiB block", c.times_as_long("copyto", "ours"), c.per()
 
 
-@group("append_batch", Target("append_batch, 64 sequences", "one contiguous write", 3, at_most=True))
+@group("append_batch", Target("append_batch, 64 sequences", "one contiguous cache", 3, at_most=True))
 def append_batch(setting: Setting) -> Iterator[tuple[str, float, str]]:
-    output = run([sys.executable, str(ROOT / "tests/bench/paged_bench.py")], env=dict(os.environ))
-    values = {name: float(value) for name, value, _unit in map(str.split, output.splitlines())}
-    times = f"ours {values['append_batch_64']:.3g} us, contiguous {values['contiguous_write_64']:.3g} us"
-    yield "append_batch, 64 sequences", values["append_batch_over_contiguous"], times
+    n_seqs, heads, dim, block, steps = 64, 8, 128, 16, setting.scale.steps
+    k, v = np.random.default_rng(5).standard_normal((2, n_seqs, heads, dim)).astype(np.float16)
+    cache = PagedKVCache(n_seqs * (steps // block + 2), block, 1, heads, dim)
+    dense_k, dense_v = np.zeros((2, n_seqs, heads, steps, dim), np.float16)
+    rows_k, rows_v = np.zeros((2, steps, n_seqs, heads, dim), np.float16)
+
+    def ours() -> float:
+        for seq in range(n_seqs):  # of different lengths, as sequences are: a block ends somewhere at every step
+            cache.add_seq(seq)
+            if seq % block:
+                cache.append(seq, 0, *np.zeros((2, heads, seq % block, dim), np.float16))
+        start = process_time()
+        for _ in range(steps):
+            cache.append_batch(range(n_seqs), 0, k, v)
+        seconds = process_time() - start
+        for seq in range(n_seqs):
+            cache.free(seq)
+        return seconds / steps
+
+    def contiguous() -> float:
+        start = process_time()
+        for step in range(steps):
+            dense_k[:, :, step] = k
+            dense_v[:, :, step] = v
+        return (process_time() - start) / steps
+
+    def by_position() -> float:
+        start = process_time()
+        for step in range(steps):
+            rows_k[step] = k
+            rows_v[step] = v
+        return (process_time() - start) / steps
+
+    c = Contest(setting.scale.rounds, ours=ours, contiguous=contiguous, by_position=by_position)
+    times = f"{c.per()}; beside by_position {c.times_as_long('ours', 'by_position'):.3g} x"
+    yield "append_batch, 64 sequences", c.times_as_long("ours", "contiguous"), times
 
 
 # ---- replaying a trace ------------------------------------------------------------
@@ -385,20 +425,20 @@ def operations(setting: Setting) -> Iterator[tuple[str, float, str]]:
     scale, program = setting.scale, compile_c("ops.c", setting.folder, POOL_UNITS)
 
     def compare(sizes: tuple[int, ...], names: list[str], label: str) -> Iterator[tuple[str, float, str]]:
+        commands = [[str(program), str(n), str(scale.laps)] for n in sizes]
+        counts = [instructions(command, setting.folder / "callgrind") for command in commands]
         steps: dict[str, int] = {}
-        ns: dict[str, list[float]] = {name: [] for name in OPERATIONS}
-        counts = []
-        for n in sizes:
-            command = [str(program), str(n), str(scale.laps)]
-            counts.append(instructions(command, setting.folder / "callgrind"))
-            for line in run(command).splitlines():
-                name, *figures = line.split()
-                if name in OPERATIONS:
-                    steps[name] = int(figures[0])
-                    ns[name].append(float(figures[1]))
+        ns: dict[str, list[list[float]]] = {name: [[] for _ in sizes] for name in OPERATIONS}
+        for _ in range(scale.replays):
+            for i, command in enumerate(commands):
+                for line in run(command).splitlines():
+                    name, *figures = line.split()
+                    if name in OPERATIONS:
+                        steps[name] = int(figures[0])
+                        ns[name][i].append(float(figures[1]))
         for name in names:
             each = [count[name] / steps[name] for count in counts]
-            figures = ", ".join(f"{i:.0f} instructions {t:.3g} ns" for i, t in zip(each, ns[name], strict=True))
+            figures = ", ".join(f"{i:.0f} instructions {median(t):.3g} ns" for i, t in zip(each, ns[name], strict=True))
             yield f"{OPERATIONS[name]}, {label} blocks", max(each) / min(each), figures
 
     yield from compare(scale.sizes, list(OPERATIONS), "1,000 and 1,000,000")
@@ -440,7 +480,8 @@ def create(setting: Setting) -> Iterator[tuple[str, float, str]]:
     script = setting.folder / "create.py"  # a file there, as -c would find a source folder that is the current one
     script.write_text(_CREATE)
     command = [sys.executable, str(script), str(setting.scale.slab_blocks)]
-    seconds, mib = map(float, run(command, env=dict(os.environ)).split())
+    runs = [map(float, run(command, env=dict(os.environ)).split()) for _ in range(setting.scale.replays)]
+    seconds, mib = map(median, zip(*runs, strict=True))
     times = f"{duration(seconds)}, {mib:.0f} MiB resident with the interpreter"
     yield "create of a pool with a 16 GiB slab: memory", mib, times
     yield "create of a pool with a 16 GiB slab: time", seconds, times

@@ -2,6 +2,7 @@
 #include "pools.h"
 
 #include "../ext/kv_ext.h"
+#include "crc32c.h"
 #include "kv_pool_impl.h"
 
 #include <pthread.h>
@@ -16,14 +17,15 @@ typedef struct {
     tl_kv_pool *p;
 } both;
 
-static both open_both(uint32_t n_blocks)
+static both open_shape(tl_kv_cfg cfg)
 {
     both b;
-    tl_kv_cfg cfg = worked_shape(n_blocks);
     CHECK_EQ(tl_kvx_create(&cfg, &b.h, &b.p), 0);
     CHECK(b.h && b.p);
     return b;
 }
+
+static both open_both(uint32_t n_blocks) { return open_shape(worked_shape(n_blocks)); }
 
 static void end_both(both b)
 {
@@ -413,11 +415,9 @@ CASE(refcount_many_counts_holders)
 CASE(write_puts_a_position_into_each_block)
 {
     enum { B = 3, L = 2, H = 2, D = 2, N = 3 };
-    tl_kvx *h;
-    tl_kv_pool *p;
-    tl_kv_cfg cfg = shape(4, B, L, H, D);
-    CHECK_EQ(tl_kvx_create(&cfg, &h, &p), 0);
-    both b = {h, p};
+    both b = open_shape(shape(4, B, L, H, D));
+    tl_kvx *h = b.h;
+    tl_kv_pool *p = b.p;
     uint32_t a = take(p), c = take(p);
     memset(values_of(p, a), 0, tl_kv_block_bytes(p)), memset(values_of(p, c), 0, tl_kv_block_bytes(p));
     uint16_t k[N * H * D], v[N * H * D];
@@ -438,6 +438,29 @@ CASE(write_puts_a_position_into_each_block)
     CHECK_BYTES(values_of(p, c), expected_c, sizeof expected_c);
     CHECK_LOOKS(b, tl_kvx_write(h, 0, NULL, NULL, 0, NULL, NULL, 0, 0), 0);
     end_both(b);
+}
+
+/* A pool beyond the cache's size holds, bit for bit, what a small one of its shape does. */
+CASE(write_past_the_cache)
+{
+    enum { B = 4, L = 2, H = 2, D = 32, N = 8, BLOCK = L * 2 * H * B * D * 2, LARGE = CRC32C_STREAM_FROM / BLOCK };
+    both small = open_shape(shape(N, B, L, H, D)), large = open_shape(shape(LARGE, B, L, H, D));
+    uint16_t k[N * H * D], v[N * H * D];
+    uint32_t ids[N], slots[N];
+    for (uint32_t i = 0; i < N * H * D; i++) k[i] = (uint16_t)(i + 1), v[i] = (uint16_t)(i + 10001);
+    for (uint32_t i = 0; i < N; i++) {
+        ids[i] = take(small.p), slots[i] = i % B;
+        CHECK_EQ(take(large.p), ids[i]);
+        memset(values_of(small.p, ids[i]), 7, BLOCK), memset(values_of(large.p, ids[i]), 7, BLOCK);
+    }
+    CHECK_EQ(tl_kvx_write(small.h, 1, ids, slots, N, k, v, H * D, D), 0);
+    CHECK_EQ(tl_kvx_write(large.h, 1, ids, slots, N, k, v, H * D, D), 0);
+    for (uint32_t i = 0; i < N; i++) {
+        const size_t first = ((size_t)2 * H * B + slots[i]) * D; /* layer 1, K, head 0 */
+        CHECK_BYTES(values_of(large.p, ids[i]) + first, k + i * H * D, D * 2);
+        CHECK_BYTES(values_of(large.p, ids[i]), values_of(small.p, ids[i]), BLOCK);
+    }
+    end_both(small), end_both(large);
 }
 
 /* A block not used, shared or registered, a layer or a slot out of range: nothing is
@@ -866,8 +889,8 @@ CASE(fork_finds_whole_pools)
 CASES(create_close_destroy, create_refuses, create_without_memory, closed_handle_refuses_every_call, messages_nest,
       messages_left_behind, alloc_counts, holders_are_needed, looking, writable_is_private, ref_many_is_all_or_nothing,
       holders_do_not_wrap, unref_many_is_all_or_nothing, cow_gives_the_id_to_write_to, set_fill_is_all_or_nothing,
-      refcount_many_counts_holders, write_puts_a_position_into_each_block, write_is_all_or_nothing,
-      evict_drops_the_oldest, register_answers, register_many_counts, register_many_is_all_or_nothing, lookup_answers,
+      refcount_many_counts_holders, write_puts_a_position_into_each_block, write_past_the_cache,
+      write_is_all_or_nothing, evict_drops_the_oldest, register_answers, register_many_counts, register_many_is_all_or_nothing, lookup_answers,
       match_holds_the_run, acquire_admits, acquire_is_all_or_nothing, long_batches_are_single_calls, block_hashes_chain,
       export_bytes_of_any_n, export_bytes_beyond_an_object, export_and_import_answer_sizes, envelopes_stay_apart_from_the_slab,
       threads_exclude_each_other, group_create_may_fail, handles_come_and_go_while_held, hold_keeps_others_out,
