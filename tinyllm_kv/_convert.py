@@ -15,6 +15,7 @@ UINT64 = np.dtype(np.uint64)
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 _INT64_MAX = 2**63 - 1
+_INTEGERS = (int, np.integer)
 
 
 def _index(value: Any, name: str) -> int:
@@ -47,12 +48,14 @@ def block_id(value: Any, name: str) -> int:
     if type(value) is not int:
         value = _index(value, name)
     number: int = value
-    return min(max(number, -_INT64_MAX), _INT64_MAX)
+    if -_INT64_MAX <= number <= _INT64_MAX:
+        return number
+    return _INT64_MAX if number > 0 else -_INT64_MAX
 
 
 def is_one(value: object) -> bool:
     """Return whether a value stands for one integer, not for an array of them."""
-    return isinstance(value, (int, np.integer)) or (
+    return isinstance(value, _INTEGERS) or (
         hasattr(type(value), "__index__") and getattr(value, "ndim", 0) == 0
     )
 
