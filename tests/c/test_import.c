@@ -55,6 +55,23 @@ CASE(a_claim_of_many_blocks_is_refused_before_anything_is_sized)
     end_pool(p);
 }
 
+/* A dimension of 0 makes the payload empty, however large the others are and whichever it
+ * is: the length is right, and it is the shape that is refused. */
+CASE(a_dimension_of_0_is_another_shape)
+{
+    tl_kv_pool *p = new_pool(worked_shape(3));
+    uint32_t id = 99;
+    for (int zero = 0; zero < 4; zero++) {
+        uint32_t d[] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+        uint8_t e[28 + 12 + 4] = {0};
+        d[zero] = 0;
+        header(e, 1, d[0], d[1], d[2], d[3]);
+        seal(e, sizeof e);
+        CHECK_IMPORT_REFUSED(p, e, sizeof e, &id, TL_ESHAPE);
+    }
+    end_pool(p);
+}
+
 /* Headers whose length wraps around to the true one, in 32 or 64 bits, at any of its
  * products and sums, are TL_EFORMAT: TL_ESHAPE would mean that the length was believed. */
 CASE(a_length_that_wraps_around_is_refused)
@@ -320,6 +337,7 @@ CASE(any_hash_but_0_is_a_name)
 }
 
 CASES(a_claim_of_many_blocks_is_refused_before_anything_is_sized, a_length_that_wraps_around_is_refused,
+      a_dimension_of_0_is_another_shape,
       an_envelope_of_no_blocks, the_first_fault_in_order_is_told, a_refused_import_leaves_no_trace,
       an_import_may_take_all_the_room, of_two_records_with_one_hash_the_first_is_registered,
       a_hash_whose_holder_made_the_room_is_registered_anew, any_hash_but_0_is_a_name)

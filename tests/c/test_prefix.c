@@ -3,6 +3,8 @@
 
 #include "pools.h"
 
+#include <stdlib.h>
+
 #ifndef CHURN_STEPS /* fewer where the machine is emulated */
 #define CHURN_STEPS 1000000u
 #endif
@@ -63,6 +65,38 @@ static tl_kv_pool *with_chain(uint64_t *chain)
         CHECK_EQ(take_registered(p, chain[i]), i);
     }
     return p;
+}
+
+static size_t largest;
+
+static void *note_size(void *user, size_t n, size_t align)
+{
+    (void)user;
+    if (n > largest) largest = n;
+    return aligned_alloc(align, (n + align - 1) / align * align);
+}
+
+static void give_back(void *user, void *p)
+{
+    (void)user;
+    free(p);
+}
+
+/* Where N is exactly 7/8 of a table's capacity the index is twice as large: 17 bytes a
+ * slot, of the smallest blocks the largest thing in the pool. */
+CASE(an_index_has_slack)
+{
+    const tl_allocator noting = {note_size, give_back, NULL};
+    const uint32_t sizes[] = {896, 917504};
+    for (int i = 0; i < 2; i++) {
+        largest = 0;
+        CHECK_STATUS(tl_set_allocator(&noting), TL_OK);
+        tl_kv_pool *p;
+        tl_kv_cfg cfg = {sizes[i], 1, 1, 1, 1, TL_F16, TL_KV_FORMAT_V1};
+        CHECK_STATUS(tl_kv_pool_create(&cfg, &p), TL_OK);
+        tl_kv_pool_destroy(p);
+        CHECK_EQ(largest, (size_t)sizes[i] / 7 * 8 * 2 * 17);
+    }
 }
 
 /* A chain released tail first loses its tail first, and the same prompt still matches
@@ -142,5 +176,6 @@ CASE(roots_separate_key_spaces)
 }
 
 CASES(churn_in_small_pools_allocates_nothing, churn_at_seven_eighths_allocates_nothing,
+      an_index_has_slack,
       a_chain_released_tail_first_keeps_its_head, a_match_ends_at_the_first_hole, id_0_is_a_block,
       roots_separate_key_spaces)
