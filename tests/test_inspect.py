@@ -204,7 +204,7 @@ def test_partial_block_before_the_last(tmp_path: Path, capsys: pytest.CaptureFix
     assert "block 0 has n_tokens 1, of the tokens given 2 belong there" in capsys.readouterr().err
 
 
-def test_help_explains_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--help says what "valid" means beside other tokens, and its command prints a namespace's hash."""
     with pytest.raises(SystemExit):
         main(["inspect", "--help"])
@@ -212,7 +212,7 @@ def test_help_explains_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     assert '"tokens_differ" says in what they differ' in text
     (recipe,) = (line for line in text.splitlines() if line.startswith("  python -c "))
     command = [sys.executable, *shlex.split(recipe)[1:]]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert shown == f"{namespace('tenant', 'a')}\n"
 
 
