@@ -133,7 +133,7 @@ tl_status tl_kv_alloc(tl_kv_pool *p, uint32_t n, uint32_t *ids)
 
 void tl_kv_ref(tl_kv_pool *p, uint32_t id)
 {
-    const char *why = p ? kv_why_not_used(p, id) : "has no pool: it is NULL";
+    const char *why = kv_why_not_used(p, id);
     if (why)
         kv_fail(TL_EINVAL, "tl_kv_ref: block %u %s", id, why);
     else if (p->blocks[id].ref == UINT32_MAX)
@@ -144,7 +144,7 @@ void tl_kv_ref(tl_kv_pool *p, uint32_t id)
 
 tl_status tl_kv_unref(tl_kv_pool *p, uint32_t id)
 {
-    const char *why = p ? kv_why_not_used(p, id) : "has no pool: it is NULL";
+    const char *why = kv_why_not_used(p, id);
     if (why) return kv_fail(TL_EINVAL, "tl_kv_unref: block %u %s", id, why);
     kv_drop(p, id);
     return TL_OK;
@@ -170,7 +170,7 @@ tl_status tl_kv_cow(tl_kv_pool *p, uint32_t id, uint32_t *out)
 
 tl_status tl_kv_set_fill(tl_kv_pool *p, uint32_t id, uint32_t n_tokens)
 {
-    const char *why = p ? kv_why_not_used(p, id) : "has no pool: it is NULL";
+    const char *why = kv_why_not_used(p, id);
     if (why) return kv_fail(TL_EINVAL, "tl_kv_set_fill: block %u %s", id, why);
     if (n_tokens > p->cfg.block_tokens)
         return kv_fail(TL_EINVAL, "tl_kv_set_fill: %u tokens, a block has %u", n_tokens, p->cfg.block_tokens);
@@ -211,7 +211,7 @@ uint64_t tl_kv_block_hash(uint64_t parent, const uint32_t *toks, uint32_t n)
 
 tl_status tl_kv_register(tl_kv_pool *p, uint32_t id, uint64_t hash)
 {
-    const char *why = p ? kv_why_not_used(p, id) : "has no pool: it is NULL";
+    const char *why = kv_why_not_used(p, id);
     if (why) return kv_fail(TL_EINVAL, "tl_kv_register: block %u %s", id, why);
     kv_block *b = &p->blocks[id];
     if (hash == 0) return kv_fail(TL_EINVAL, "tl_kv_register: hash 0 means no hash");
@@ -250,12 +250,12 @@ tl_status tl_kv_lookup(tl_kv_pool *p, uint64_t hash, uint32_t *id)
 typedef struct {
     unsigned char *at;
     uint32_t crc;
-    int stream; /* payloads go past the cache */
+    int stream; /* long runs go past the cache */
 } writer;
 
-static void write_bytes(writer *w, const unsigned char *bytes, size_t n, int stream)
+static void write_bytes(writer *w, const unsigned char *bytes, size_t n)
 {
-    w->crc = crc32c_copy(w->crc, w->at, bytes, n, stream);
+    w->crc = crc32c_copy(w->crc, w->at, bytes, n, w->stream);
     w->at += n;
 }
 
@@ -264,7 +264,7 @@ static void write_zeros(writer *w, size_t n)
     static const unsigned char zeros[4096];
     for (size_t m; n; n -= m) {
         m = n < sizeof zeros ? n : sizeof zeros;
-        write_bytes(w, zeros, m, w->stream);
+        write_bytes(w, zeros, m);
     }
 }
 
@@ -272,7 +272,7 @@ static void write_le(writer *w, uint64_t value, size_t n)
 {
     unsigned char bytes[8];
     for (size_t i = 0; i < n; i++) bytes[i] = (unsigned char)(value >> (8 * i));
-    write_bytes(w, bytes, n, 0);
+    write_bytes(w, bytes, n);
 }
 
 static void write_f16(writer *w, const unsigned char *values, size_t n)
@@ -280,7 +280,7 @@ static void write_f16(writer *w, const unsigned char *values, size_t n)
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     for (size_t i = 0; i < n; i += 2) write_le(w, (uint64_t)values[i] << 8 | values[i + 1], 2);
 #else
-    write_bytes(w, values, n, w->stream);
+    write_bytes(w, values, n);
 #endif
 }
 
@@ -331,7 +331,7 @@ tl_status tl_kv_export(const tl_kv_pool *p, const uint32_t *ids, uint32_t n, voi
     }
 
     writer w = {buf, 0, size >= CRC32C_STREAM_FROM};
-    write_bytes(&w, (const unsigned char *)TL_KV_MAGIC, 4, 0);
+    write_bytes(&w, (const unsigned char *)TL_KV_MAGIC, 4);
     write_le(&w, TL_KV_FORMAT_V1, 2);
     write_le(&w, TL_F16, 2);
     write_le(&w, n, 4);

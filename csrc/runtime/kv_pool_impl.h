@@ -113,6 +113,7 @@ static inline int kv_find(const tl_kv_pool *p, uint64_t hash, uint32_t *id)
 /* Why a call that needs a used block refuses this id, or NULL for a used one. */
 static inline const char *kv_why_not_used(const tl_kv_pool *p, uint32_t id)
 {
+    if (!p) return "has no pool: it is NULL";
     if (!kv_in_range(p, id)) return "is out of range";
     if (kv_is_used(&p->blocks[id])) return NULL;
     return kv_is_cached(&p->blocks[id]) ? "is cached: nobody holds it" : "is free: nobody holds it";

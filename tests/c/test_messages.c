@@ -59,6 +59,9 @@ CASE(calls_name_the_block_and_its_state)
     CHECK_STR(tl_last_error(), "tl_kv_ref: block 1 is free: nobody holds it");
     tl_kv_ref(NULL, 1);
     CHECK_STR(tl_last_error(), "tl_kv_ref: block 1 has no pool: it is NULL");
+    CHECK_SAYS(tl_kv_unref(NULL, 1), TL_EINVAL, "tl_kv_unref: block 1 has no pool: it is NULL");
+    CHECK_SAYS(tl_kv_set_fill(NULL, 1, 1), TL_EINVAL, "tl_kv_set_fill: block 1 has no pool: it is NULL");
+    CHECK_SAYS(tl_kv_register(NULL, 1, 1), TL_EINVAL, "tl_kv_register: block 1 has no pool: it is NULL");
     CHECK(!tl_kv_block_ptr(p, 2, 5, 0));
     CHECK_STR(tl_last_error(), "tl_kv_block_ptr: block 2, layer 5 is out of range");
 

@@ -378,6 +378,35 @@ CASE(tombstones_only_in_full_groups)
     }
 }
 
+static size_t least_align;
+
+static void *note_align(void *user, size_t n, size_t align)
+{
+    (void)user;
+    if (n >= 17 * 16 && align < least_align) least_align = align;
+    return aligned_alloc(align, (n + align - 1) / align * align);
+}
+
+static void give_back(void *user, void *p)
+{
+    (void)user;
+    free(p);
+}
+
+/* A table is asked for where a group of control bytes, read in one go, may lie. */
+CASE(a_table_is_aligned_for_its_groups)
+{
+    const tl_allocator noting = {note_align, give_back, NULL};
+    tl_map *m;
+    least_align = 4096;
+    CHECK_STATUS(tl_set_allocator(&noting), TL_OK);
+    CHECK_STATUS(tl_map_create(1, &m), TL_OK);
+    for (uint64_t k = 0; k < 100; k++) CHECK_STATUS(tl_map_put(m, k, k), TL_OK);
+    tl_map_destroy(m);
+    CHECK(least_align >= 16);
+    CHECK(least_align < 4096);
+}
+
 /* However many tombstones many deletes leave, the next put clears them all. */
 CASE(a_put_clears_what_many_deletes_left)
 {
@@ -591,5 +620,6 @@ CASES(put_get_del, put_overwrites, put_overwrites_a_full_table_without_growing, 
       the_largest_table_does_not_grow, every_allocation_may_fail, failed_growth_changes_nothing,
       random_ops_match_a_model, churn_is_amortised_constant, churn_never_allocates,
       delete_never_allocates, tombstones_only_in_full_groups, a_put_clears_what_many_deletes_left,
+      a_table_is_aligned_for_its_groups,
       churn_keeps_searches_short, prefetch_changes_nothing, maps_hash_differently, keys_of_one_group,
       a_search_goes_past_tombstones, tombstones_are_cleared_in_place, group_operations_agree)
