@@ -98,6 +98,31 @@ CASE(old_bytes_do_not_leak_through_padding)
     end_pool(p);
 }
 
+/* However long the padding is, it is zeros: planes of 20,000 bytes with one row filled. */
+CASE(long_padding_is_zeros)
+{
+    enum { B = 100, D = 100, PLANE = B * D * 2, ROW = D * 2 };
+    tl_kv_pool *p = new_pool(shape(1, B, 1, 1, D));
+    uint32_t id = take(p);
+    memset(values_of(p, id), 0xFF, 2 * PLANE);
+    CHECK_STATUS(tl_kv_set_fill(p, id, 1), TL_OK);
+    size_t written, size = tl_kv_export_bytes(p, 1);
+    uint8_t *buf = malloc(size);
+    CHECK(buf != NULL);
+    memset(buf, 0xEE, size);
+    CHECK_STATUS(tl_kv_export(p, &id, 1, buf, size, &written), TL_OK);
+    size_t wrong = 0;
+    for (size_t i = 0; i < 2 * PLANE; i++) wrong += buf[28 + 12 + i] != (i % PLANE < ROW ? 0xFF : 0);
+    uint8_t crc[4];
+    put_le(crc, slow_crc32c(buf, size - 4, 0), 4);
+    int crc_differs = memcmp(crc, buf + size - 4, 4);
+    free(buf);
+    CHECK_EQ(written, size);
+    CHECK_EQ(wrong, 0);
+    CHECK_EQ(crc_differs, 0);
+    end_pool(p);
+}
+
 /* The CRC of 0 to 1024 bytes at every offset from a 16-byte boundary is the one
  * computed bit by bit. */
 CASE(crc_at_every_offset_and_length)
@@ -151,4 +176,5 @@ CASE(export_and_import_at_every_offset)
 }
 
 CASES(a_refused_export_touches_nothing, an_export_of_no_blocks_is_32_bytes, an_id_may_stand_twice,
-      old_bytes_do_not_leak_through_padding, crc_at_every_offset_and_length, export_and_import_at_every_offset)
+      old_bytes_do_not_leak_through_padding, long_padding_is_zeros, crc_at_every_offset_and_length,
+      export_and_import_at_every_offset)
