@@ -191,17 +191,22 @@ static int64_t check_used(const tl_kv_pool *p, int64_t id, const char *call)
 /* ---- looking ahead -------------------------------------------------------- */
 
 /* In a large pool the index is larger than the caches. A batch asks for the memory of
- * each search this many searches ahead, so that they wait together and not in turn;
- * 0 is the plain way. The answers are the same. */
+ * each search this many searches ahead, so that they wait together and not in turn; with
+ * 0, the plain way, it asks for nothing. The answers are the same. */
 #ifndef TL_KVX_AHEAD
 #define TL_KVX_AHEAD 8
 #endif
 enum { AHEAD = TL_KVX_AHEAD };
 
+static void ask_for(const tl_kv_pool *p, uint64_t hash)
+{
+    if (AHEAD > 0) tl_map_prefetch(p->index, hash);
+}
+
 /* Before search i of the n for `hashes`, in order. */
 static void look_ahead(const tl_kv_pool *p, const uint64_t *hashes, size_t i, size_t n)
 {
-    if (i + AHEAD < n) tl_map_prefetch(p->index, hashes[i + AHEAD]);
+    if (i + AHEAD < n) ask_for(p, hashes[i + AHEAD]);
 }
 
 /* Takes n blocks, as n times kv_take. Needs kv_room() >= n. */
@@ -213,7 +218,7 @@ static void take_blocks(tl_kv_pool *p, uint32_t *ids, size_t n)
     tl_list_node *oldest = p->lru.head.next; /* of those not asked for yet */
     for (size_t asked = i; i < n; i++) {
         for (; asked < n && asked <= i + AHEAD; asked++, oldest = oldest->next)
-            tl_map_prefetch(p->index, TL_CONTAINER_OF(oldest, kv_block, lru)->hash);
+            ask_for(p, TL_CONTAINER_OF(oldest, kv_block, lru)->hash);
         ids[i] = kv_take(p);
     }
 }
